@@ -13,19 +13,18 @@ TYPED_TESTS := packages/veilwood-audit/tests packages/veilwood-engines/tests pac
 # Tests start hundreds of processes: without bytecode each of them would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo docs test test-all lint style types fast bench clean
+.PHONY: demo docs test test-all lint style types fast lock bench clean
 
 # The core alone: all that `make demo` needs. hatchling is installed once, so that builds need no environments of their own.
 $(CORE): packages/veilwood/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Veilwood needs Python 3.11 or newer; set PYTHON=/path/to/python")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) 'hatchling>=1.25' 'editables>=0.5'
+	$(PIP) 'hatchling>=1.28' 'editables>=0.5'
 	$(PIP) --no-build-isolation -e 'packages/veilwood[plots]'
 	touch $(CORE)
 
-$(STAMP): $(CORE) $(PROJECTS) requirements-dev.txt
-	$(PIP) --no-build-isolation -e 'packages/veilwood[all,registry]' -e packages/veilwood-audit -e packages/veilwood-engines \
-	  -e packages/veilwood-secure -e packages/veilwood-service -e reproductions -r requirements-dev.txt
+$(STAMP): $(CORE) $(PROJECTS) requirements-test.txt requirements-dev.txt
+	$(PIP) --no-build-isolation -r requirements-test.txt
 	touch $(STAMP)
 
 demo: $(CORE)
@@ -33,10 +32,20 @@ demo: $(CORE)
 
 lint: style types
 
+# Code, layers, workflows, licences and metadata: seconds, without a network.
 style: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/zizmor --offline --quiet .github
+	@if git rev-parse --git-dir >/dev/null 2>&1; then echo $(BIN)/reuse lint; $(BIN)/reuse lint --quiet; \
+	  else echo "Licences are not checked: git is needed to tell which files are part of the project."; fi
+	VALIDATE_PYPROJECT_NO_NETWORK=1 $(BIN)/validate-pyproject $(PROJECTS)
+
+# Exact versions and hashes of the environment of tests (PEP 751). Such a file names the addresses it was resolved from,
+# so it is made where it is used: by CI for every run, and here for yours.
+lock:
+	uv pip compile --quiet requirements-test.txt --format pylock.toml -o pylock.toml
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -70,8 +70,8 @@ def replay() -> str:
         with pytest.MonkeyPatch.context() as patch:
             planned, sound = tests.cells_attack(epsilon, patch)
             tests.halve_noise(patch)
-            _, twin = tests.cells_attack(epsilon, patch)
-        found.append((f"fine cells of PrivateForestClassifier at epsilon {epsilon:g}", planned, sound, twin))
+            _, control = tests.cells_attack(epsilon, patch)
+        found.append((f"fine cells of PrivateForestClassifier at epsilon {epsilon:g}", planned, sound, control))
     return reports.replay_table(found)
 
 
@@ -81,12 +81,12 @@ def pairs(count: int) -> str:
     from veilwood_testing.neighbour_pairs import pair_of
 
     tried: Counter[str] = Counter()
-    told: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for number in range(count):
         for drop in (False, True):
             pair = pair_of(number, drop=drop)
             tried[pair.estimator] += 1
-            told[pair.estimator] += bool(find_interference(pair.run, pair.one, pair.other, draw=pair.draw))
+            result[pair.estimator] += bool(find_interference(pair.run, pair.one, pair.other, draw=pair.draw))
     files = [
         str(ROOT / "packages" / package / "test_noninterference.py")
         for package in ("veilwood/tests/guarantees", "veilwood-audit/tests")
@@ -97,8 +97,8 @@ def pairs(count: int) -> str:
     )  # fmt: skip
     marks = "".join(re.findall(r"^[.F]+(?= |$)", planted.stdout, flags=re.M))
     lines = ["| estimator | pairs of neighbours | told apart |", "|---|---|---|"]
-    lines += [f"| {name} | {tried[name]:,} | {told[name]} |" for name in dict(FITTED)]
-    lines += [f"| all | {sum(tried.values()):,} | {sum(told.values())} |"]
+    lines += [f"| {name} | {tried[name]:,} | {result[name]} |" for name in dict(FITTED)]
+    lines += [f"| all | {sum(tried.values()):,} | {sum(result.values())} |"]
     return "\n".join(lines) + f"\n\nPlanted leaks caught: {marks.count('.')} of {len(marks)}."
 
 

@@ -270,7 +270,7 @@ def report(options: argparse.Namespace, measured: Measured, gpu: dict[str, Any] 
         "",
         "| trees | depth | foretold | measured |",
         "|---|---|---|---|",
-        *(f"| {s.trees} | {s.depth} | {told:.2f} | {found:.2f} |" for s, told, found in measured.checks),
+        *(f"| {s.trees} | {s.depth} | {result:.2f} | {found:.2f} |" for s, result, found in measured.checks),
         "",
         "One fit, 100 trees of depth 8, by number of threads:",
         "",

@@ -102,9 +102,9 @@ def promises(table: pd.DataFrame) -> list[str]:
              "|---|---|---|---|---|"]  # fmt: skip
     short = []
     steps = list(pairwise(EPSILONS))
-    for (task, family), mine in table.groupby(["task", "family"], sort=False):
-        cells = mine.pivot(index=["table", "seed"], columns="epsilon", values="score")
-        own = mine.groupby(["table", "seed"])[["own", "constant"]].first()
+    for (task, family), first in table.groupby(["task", "family"], sort=False):
+        cells = first.pivot(index=["table", "seed"], columns="epsilon", values="score")
+        own = first.groupby(["table", "seed"])[["own", "constant"]].first()
         most_below = 0.02 if task == "classification" else 0.05
         found = {"behind its own counterpart without noise": (own["own"] - cells[math.inf], 0.02),
                  "below the constant at 0.1": (own["constant"] - cells[0.1], most_below)}  # fmt: skip
@@ -143,14 +143,14 @@ def page(table: pd.DataFrame, seeds: int) -> str:
             "| family | 0.1 | 1 | 10 | inf | own | plain |",
             "|---|---|---|---|---|---|---|",
         ]
-        for family, mine in own.groupby("family", sort=False):
-            mine = (
-                mine.groupby(["table", "epsilon"], sort=False)[["score", "constant", "own", "plain"]]
+        for family, first in own.groupby("family", sort=False):
+            first = (
+                first.groupby(["table", "epsilon"], sort=False)[["score", "constant", "own", "plain"]]
                 .mean()
                 .reset_index()
             )
-            gains = (mine["score"] - mine["constant"]).groupby(mine["epsilon"]).mean()
-            last = mine[mine["epsilon"] == math.inf]
+            gains = (first["score"] - first["constant"]).groupby(first["epsilon"]).mean()
+            last = first[first["epsilon"] == math.inf]
             gains = [*gains, *((last[plain] - last["constant"]).mean() for plain in ("own", "plain"))]
             lines.append(f"| {family} | " + " | ".join(f"{gain:+.3f}" for gain in gains) + " |")
         lines += [
@@ -158,9 +158,9 @@ def page(table: pd.DataFrame, seeds: int) -> str:
             "| table | family | constant | 0.1 | 1 | 10 | inf | own | plain | sizes |",
             "|---|---|---|---|---|---|---|---|---|---|",
         ]
-        for (name, family), mine in own.groupby(["table", "family"], sort=False):
-            scores = " | ".join(f"{score:.3f}" for score in mine.groupby("epsilon")["score"].mean())
-            mean, sizes = mine[["constant", "own", "plain"]].mean(), mine[mine["seed"] == 0]["size"]
+        for (name, family), first in own.groupby(["table", "family"], sort=False):
+            scores = " | ".join(f"{score:.3f}" for score in first.groupby("epsilon")["score"].mean())
+            mean, sizes = first[["constant", "own", "plain"]].mean(), first[first["seed"] == 0]["size"]
             lines.append(
                 f"| {name} | {family} | {mean['constant']:.3f} | {scores} | {mean['own']:.3f} | {mean['plain']:.3f} | "
                 f"{', '.join(sizes)} |"

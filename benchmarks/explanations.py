@@ -93,11 +93,11 @@ def cuts(tables: PublicTables) -> Tested:
         data = methods.split_table(table, 0)
         for method, x in ((methods.EXTRA, math.inf), (methods.PREDICT, 2.0)):
             found = [methods.mean_accuracy(data, method, setting.trees, x, seed) for seed in range(8)]
-            theirs = known[Cell("Iris", method, f"{x:g}")].mean
+            other = known[Cell("Iris", method, f"{x:g}")].mean
             yield (
                 f"M-RF Figure 2, Iris, {method}, epsilon {x:g}",
                 f"values on a cut fall {side}",
-                theirs,
+                other,
                 mean_of(found),
             )
 
@@ -105,7 +105,7 @@ def cuts(tables: PublicTables) -> Tested:
 def split_of_car(tables: PublicTables) -> Tested:
     """One split or many."""
     table, trees = methods.load_table(tables, "car"), {"n_estimators": 128, "max_depth": 2}
-    theirs = published_depths()[Cell("Car", methods.TRAIN, "2")].mean
+    other = published_depths()[Cell("Car", methods.TRAIN, "2")].mean
     for name, own in (("another split for each forest", False), ("the authors' split", True)):
         found = []
         for seed in range(10):
@@ -113,17 +113,17 @@ def split_of_car(tables: PublicTables) -> Tested:
                 found.append(
                     methods.mean_accuracy(methods.split_table(table, seed), methods.TRAIN, trees, 2.0, seed, draws=2)
                 )
-        yield "M-RF appendix Figure 1, Car, DP batch training, depth 2", name, theirs, mean_of(found)
+        yield "M-RF appendix Figure 1, Car, DP batch training, depth 2", name, other, mean_of(found)
 
 
 def ties(tables: PublicTables) -> Tested:
     """Noise in whole numbers, or in floating point."""
     known, data = figure_2.published_values(), methods.split_table(methods.load_table(tables, "car"), 0)
-    theirs = known[Cell("Car", methods.FLOATING, "2")].mean
+    other = known[Cell("Car", methods.FLOATING, "2")].mean
     for name, method in (("noise in whole numbers", methods.DISJOINT), ("noise in floating point", methods.FLOATING)):
         trees = figure_2.SETTINGS["Car"].trees
         found = [methods.mean_accuracy(data, method, trees, 2.0, seed) for seed in range(8)]
-        yield "M-RF Figure 2, Car, DP disjoint training, epsilon 2", name, theirs, mean_of(found)
+        yield "M-RF Figure 2, Car, DP disjoint training, epsilon 2", name, other, mean_of(found)
 
 
 def shares(tables: PublicTables) -> Tested:
@@ -135,7 +135,7 @@ def shares(tables: PublicTables) -> Tested:
         return [Fraction(1, len(paths))] * len(paths)
 
     for epsilon in (0.01, 0.05):
-        theirs = known[Cell("Mushroom", methods.TRAIN, f"{epsilon:g}")].mean
+        other = known[Cell("Mushroom", methods.TRAIN, f"{epsilon:g}")].mean
         for name in ("shares by error", "equal shares, as the authors"):
             found = []
             for seed in range(20):
@@ -146,26 +146,26 @@ def shares(tables: PublicTables) -> Tested:
                 ):
                     found.append(methods.mean_accuracy(data, methods.TRAIN, setting.trees, epsilon, seed, draws=2))
             cell = f"M-RF Figure 2, Mushroom, DP batch training, epsilon {epsilon:g}"
-            yield cell, name, theirs, mean_of(found)
-            yield cell, f"{name}: the best of 20 cuts of the features", theirs, Value(max(found), runs=1)
+            yield cell, name, other, mean_of(found)
+            yield cell, f"{name}: the best of 20 cuts of the features", other, Value(max(found), runs=1)
 
 
 def subsets(tables: PublicTables) -> Tested:
     """Which four features of Car two ensembles draw; trees of depth 4 over four features are one classifier."""
     data = methods.split_table(methods.load_table(tables, "car"), 0)
-    theirs = appendix_table_2.published_values()[Cell("Car, q=2", methods.TRAIN, ASK, ACCURACY)].mean
-    told: dict[str, list[float]] = {"both have persons and safety": [], "any": []}
+    other = appendix_table_2.published_values()[Cell("Car, q=2", methods.TRAIN, ASK, ACCURACY)].mean
+    facts: dict[str, list[float]] = {"both have persons and safety": [], "any": []}
     size = {"n_ensembles": 2, "max_features": 4, "n_estimators": 2, "max_depth": 4, "n_jobs": 1}
     for seed in range(150):
         forest = MatrixForestClassifier(data.schema, random_state=seed, ledger=MemoryLedger(), **size)
         right = float(np.mean(forest.fit(data.X, data.y).predict(data.X_test) == data.truth))
-        told["any"].append(right)
+        facts["any"].append(right)
         columns = np.array([*forest.feature_names_in_, "leaf"])
         drawn = [set(columns[part]) for part in np.split(forest.forest_.feature, forest.forest_.roots[1:])]
         if all({"persons", "safety"} <= features for features in drawn):
-            told["both have persons and safety"].append(right)
-    for name, found in told.items():
-        yield "M-RF appendix Table 2, Car, two ensembles of four features", name, theirs, mean_of(found)
+            facts["both have persons and safety"].append(right)
+    for name, found in facts.items():
+        yield "M-RF appendix Table 2, Car, two ensembles of four features", name, other, mean_of(found)
 
 
 def missing_values(tables: PublicTables) -> Tested:
@@ -188,8 +188,8 @@ def missing_values(tables: PublicTables) -> Tested:
             for i, rule in enumerate(errors):
                 errors[rule].append(all_sizes.best_size(read[noises[0]], i).test[i])
         for rule, found in errors.items():
-            theirs = rdt_published()[Cell("Mam_Mass", NOISE_FREE[rule], CHOSEN, ERROR)].mean
-            yield f"Bojarski Table 1, Mam_Mass, n-dp{rule}, error in percent", name, theirs, mean_of(found)
+            other = rdt_published()[Cell("Mam_Mass", NOISE_FREE[rule], CHOSEN, ERROR)].mean
+            yield f"Bojarski Table 1, Mam_Mass, n-dp{rule}, error in percent", name, other, mean_of(found)
 
 
 def of_diprime(
@@ -197,7 +197,7 @@ def of_diprime(
     variants: dict[str, Callable[[PublicTable, int], tuple[Any, PublicTable]]], known: Values, seeds: int,
 ) -> Tested:  # fmt: skip
     """Measure one cell of DiPriMe's tables with forests made in several ways."""
-    theirs = known[Cell(panel, method, "", measure_name(panel))].mean
+    other = known[Cell(panel, method, "", measure_name(panel))].mean
     table = diprime.load_table(tables, name)
     for variant, make in variants.items():
         found = []
@@ -205,7 +205,7 @@ def of_diprime(
             forest, rows = make(table, seed)
             unit = diprime.error_unit(table) * (0.01 if panel == "Parkinsons" else 1.0)
             found.append(diprime.holdout_score(forest, rows, seed, unit))
-        yield f"DiPriMe, {panel}, {method}", variant, theirs, mean_of(found)
+        yield f"DiPriMe, {panel}, {method}", variant, other, mean_of(found)
 
 
 def medians(tables: PublicTables) -> Tested:
@@ -305,9 +305,9 @@ def main() -> None:
         if given.filter not in (None, test.__name__):
             continue
         began, lines = time.process_time(), []
-        for cell, variant, theirs, value in test(tables):
+        for cell, variant, other, value in test(tables):
             error = "" if math.isnan(value.error) else f"{value.error:.4f}"
-            lines.append([test.__name__, cell, variant, f"{theirs:g}", f"{value.mean:.4f}", error, str(value.runs)])
+            lines.append([test.__name__, cell, variant, f"{other:g}", f"{value.mean:.4f}", error, str(value.runs)])
             print(*lines[-1], sep=" | ", flush=True)
         found[test.__name__] = pd.DataFrame(lines, columns=list(HEAD))
         print(f"{test.__name__}: {time.process_time() - began:.1f} CPU s", flush=True)

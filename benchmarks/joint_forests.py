@@ -155,11 +155,11 @@ def write() -> None:
     rows = found.get("accuracy", [])
     for name, title in TABLES.items():
         for epsilon in EPSILONS:
-            mine = [row for row in rows if (row["table"], row["epsilon"]) == (name, epsilon)]
-            if not mine:
+            own = [row for row in rows if (row["table"], row["epsilon"]) == (name, epsilon)]
+            if not own:
                 continue
             by = {
-                way: {r["seed"]: r["score"] for r in mine if r["way"] == way} for way in ("pooled", "online", "shares")
+                way: {r["seed"]: r["score"] for r in own if r["way"] == way} for way in ("pooled", "online", "shares")
             }
             cells = [title, f"{epsilon:g}", str(len(by["pooled"])), f"{np.mean(list(by['pooled'].values())):.4f}"]
             for way in ("online", "shares"):

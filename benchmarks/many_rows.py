@@ -54,9 +54,9 @@ def fit(folder: Path, n_jobs: int) -> dict[str, Any]:
     schema = vw.Schema.numeric((-5, 5), classes=[0, 1], names=names)
     wall, cpu = clocks()
     forest = vw.PrivateForestClassifier(schema, epsilon=1, random_state=0, n_jobs=n_jobs).fit(folder)
-    told = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
+    facts = {"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {**told, "peak_bytes": peak, "learned": forest.plan_.learned, "n_jobs": n_jobs}
+    return {**facts, "peak_bytes": peak, "learned": forest.plan_.learned, "n_jobs": n_jobs}
 
 
 def report(found: dict[str, Any]) -> str:

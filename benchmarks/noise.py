@@ -93,12 +93,12 @@ def main() -> None:
     print(f"{'scale':>6} {'Laplace':>24} {'Gaussian':>24}")
     for row in rows:
         cells = []
-        for ours, theirs, floats in (
+        for ours, other, floats in (
             ("laplace", "opendp laplace", "numpy laplace"),
             ("gaussian", "opendp gaussian", "numpy normal"),
         ):
             own = float(row[ours])
-            against = f"x{own / float(row[theirs]):.0f}" if theirs in row else "not installed"
+            against = f"x{own / float(row[other]):.0f}" if other in row else "not installed"
             cells.append(f"{own / 1e6:.1f} ({against}, x{own / float(row[floats]):.2f})")
         print(f"{row['scale']:>6} {cells[0]:>24} {cells[1]:>24}")
     print("\nSelections per second of CPU time, four candidates:")

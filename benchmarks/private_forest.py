@@ -305,8 +305,8 @@ def plain_speed() -> str:
     """The same in a process that finds no numba, as on a platform for which it has no wheels."""
     code = "import sys; sys.modules['numba'] = None; import private_forest; print(private_forest.speed(1.0))"
     words, here = [sys.executable, "-c", code], Path(__file__).parent
-    told = subprocess.run(words, cwd=here, capture_output=True, text=True, check=True).stdout
-    return told.replace("at epsilon 1", "at epsilon 1 without numba")
+    result = subprocess.run(words, cwd=here, capture_output=True, text=True, check=True).stdout
+    return result.replace("at epsilon 1", "at epsilon 1 without numba")
 
 
 def memory(kind: str) -> float:
@@ -340,11 +340,11 @@ def main() -> None:
         "rich": lambda: rich_table(arguments.data, arguments.seeds),
     }
     with parallel_config(n_jobs=arguments.workers):
-        told = [section() for name, section in sections.items() if not arguments.filter or name in arguments.filter]
+        lines = [section() for name, section in sections.items() if not arguments.filter or name in arguments.filter]
     parts = [
         "# PrivateForest beside its peers\n",
         f"{arguments.seeds} seeds. The peers had the best of several settings, chosen on the test score.\n",
-        *told,
+        *lines,
     ]
     parts.append(f"Whole run: {(time.time() - began) / 60:.0f} minutes.\n")
     if arguments.out:

@@ -37,17 +37,17 @@ def main() -> None:
     given = parser.parse_args()
     present = json.loads(given.out.read_text())["tables"] if given.out.exists() else {}
     found = read_results(*given.cache)
-    told = add_skills(found[found.suite == "development"])
-    told = told[(told.estimator == "PrivateForest") & (told.delta == 0) & (told.gap >= MIN_GAP)]
-    means = told.groupby(["table", "epsilon"]).skill.mean()
+    result = add_skills(found[found.suite == "development"])
+    result = result[(result.estimator == "PrivateForest") & (result.delta == 0) & (result.gap >= MIN_GAP)]
+    means = result.groupby(["table", "epsilon"]).skill.mean()
     tables = {
         str(name): {
             **size_of(str(name), given.data, present),
             "skill": {f"{epsilon:g}": round(float(means[name, epsilon]), 3) for epsilon in means[name].index},
         }
-        for name in sorted(told.table.unique())
+        for name in sorted(result.table.unique())
     }
-    seeds = int(told.groupby(["table", "epsilon"]).seed.nunique().min())
+    seeds = int(result.groupby(["table", "epsilon"]).seed.nunique().min())
     facts = {"made_by": "benchmarks/quality_table.py", "suite": "development", "seeds": seeds, "tables": tables}
     given.out.write_text(json.dumps(facts, indent=1) + "\n")
     print(f"{len(tables)} tables, at least {seeds} seeds each: {given.out}")

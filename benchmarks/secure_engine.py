@@ -128,7 +128,7 @@ def tree(engine: Engine, shape: tuple[int, int, int], depth: int) -> dict[str, d
     n, m, w = shape
     random = np.random.default_rng(0)
     domain = Domain((w,) * m, 2)
-    one_hot, asked = (
+    one_hot, values = (
         (random.integers(0, w, (m, 1, rows)) == np.arange(w)[:, None]).astype(np.int64) for rows in (n, N_QUERIES)
     )
     classes = (random.integers(0, 2, n) == np.arange(2)[:, None]).astype(np.int64)
@@ -140,7 +140,7 @@ def tree(engine: Engine, shape: tuple[int, int, int], depth: int) -> dict[str, d
         grown.append(hidden_tree.grow_hidden_tree(engine, records, recipe, hidden_tree.draw_tree_noise(engine, recipe)))
 
     measured = {"training": timed(engine, grow)}
-    queries = deal(engine, asked)
+    queries = deal(engine, values)
     measured["prediction"] = timed(engine, lambda: hidden_tree.predict_queries(engine, grown, queries))
     return measured
 
@@ -219,8 +219,8 @@ def report_tree(name: str, shape: tuple[int, int, int], depth: int, beside: tupl
             f"{peer.cpu_s / taken['cpu']:.0f} times the CPU, {peer.wall_s / taken['wall']:.0f} times the wall"
         )
     print(row(f"hidden tree, {name} ({n} x {m}, w = {w}), depth {depth}", taken, text))
-    asked = slowest(outcomes, lambda result: result["prediction"])
-    print(row(f"{N_QUERIES:,} predictions, {name}, depth {depth}", asked))
+    values = slowest(outcomes, lambda result: result["prediction"])
+    print(row(f"{N_QUERIES:,} predictions, {name}, depth {depth}", values))
 
 
 if __name__ == "__main__":

@@ -323,8 +323,8 @@ def wanted(folder: Path, labels: np.ndarray) -> list[bytes]:
 def load(users: int = 20, questions: int = 1000, batch: int = 50) -> list[str]:
     names = tuple(f"reader-{number}" for number in range(users))
     with local_servers(SCHEMA, epsilon=2, max_depth=3) as servers:
-        asked = replace(servers.owner("north").task, name="asked", users=names)
-        servers.add_task(asked)
+        request = replace(servers.owner("north").task, name="asked", users=names)
+        servers.add_task(request)
         for owner, rows in ROWS.items():
             servers.owner(owner, "asked").contribute(X[rows], Y[rows])
         servers.owner("north", "asked").wait(120)

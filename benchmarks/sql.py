@@ -75,8 +75,8 @@ def seconds_of(server: str) -> float:
     import psycopg
 
     with psycopg.connect(server) as connection:
-        ((mine,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
-        parent = Path(f"/proc/{mine}/stat").read_text().rpartition(")")[2].split()[1]
+        ((own,),) = connection.execute("SELECT pg_backend_pid()").fetchall()
+        parent = Path(f"/proc/{own}/stat").read_text().rpartition(")")[2].split()[1]
     time.sleep(1)  # until the connections that have ended are counted
     ticks = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[11:15]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")

@@ -120,13 +120,13 @@ def left_out(table: pd.DataFrame, score: Any) -> dict[str, float]:
     found, errors, gained = [], [], []
     for name in table["table"].unique():
         weights = fit(table[table["table"] != name])
-        mine = table[table["table"] == name]
-        for _, here in mine.groupby("epsilon"):
-            said, true = score(here, weights), here["skill"].to_numpy()
-            errors.append(said - said.mean() - (true - true.mean()))
-            gained.append(true[said.argmax()] - np.median(true))
-            if true.std() > 0 and said.std() > 0:  # where all settings are alike there is nothing to rank
-                found.append(spearmanr(said, true).statistic)
+        own = table[table["table"] == name]
+        for _, here in own.groupby("epsilon"):
+            result, true = score(here, weights), here["skill"].to_numpy()
+            errors.append(result - result.mean() - (true - true.mean()))
+            gained.append(true[result.argmax()] - np.median(true))
+            if true.std() > 0 and result.std() > 0:  # where all settings are alike there is nothing to rank
+                found.append(spearmanr(result, true).statistic)
     error = np.sqrt(np.mean(np.concatenate(errors) ** 2))
     numbers = {"rank_correlation": np.mean(found), "error": error, "best_above_median": np.mean(gained)}
     return {name: round(float(value), 3) for name, value in numbers.items()}
@@ -149,9 +149,9 @@ def main() -> None:
             print(name, len(rows), flush=True)
     settings = ["table", "epsilon", "family", "trees", "depth"]  # the mean over seeds: one fit is noisy
     done = done.groupby(settings, as_index=False, sort=False).mean()
-    by_prior = left_out(done, lambda mine, _: mine["prior"].to_numpy(float))
-    by_facts = left_out(done, lambda mine, weights: expanded(mine).to_numpy(float) @ weights)
-    told = {
+    by_prior = left_out(done, lambda first, _: first["prior"].to_numpy(float))
+    by_facts = left_out(done, lambda first, weights: expanded(first).to_numpy(float) @ weights)
+    facts = {
         "weights": {name: round(float(w), 5) for name, w in zip(expanded(done[:1]), fit(done), strict=True)},
         **by_facts,
         "by_the_prior_alone": by_prior,
@@ -159,9 +159,9 @@ def main() -> None:
         "tables": sorted(set(done["table"])),
         "settings": len(done),
     }
-    print(json.dumps(told, indent=2))
+    print(json.dumps(facts, indent=2))
     if given.out:
-        given.out.write_text(json.dumps(told, indent=2) + "\n")
+        given.out.write_text(json.dumps(facts, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any, Final
 
+from veilwood import estimators
+
 ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^(```+|~~~+|:::+).*?^\1\s*$", flags=re.M | re.S)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
@@ -69,17 +71,13 @@ REPLACED: Final = {"tutorials/statistics-office": "tutorials/monthly-release"}  
 
 # Public names by what a reader looks for; a test compares them with ``veilwood.__all__``.
 NAMES: Final[dict[str, tuple[str, ...]]] = {
-    "Estimators": (
-        "PrivateForestClassifier", "PrivateForestRegressor", "RandomTreesClassifier", "RandomTreesRegressor",
-        "MatrixForestClassifier", "MatrixForestPredictor", "MedianForestClassifier", "MedianForestRegressor",
-        "GreedyForestClassifier", "GreedyForestRegressor",
-    ),
+    "Estimators": tuple(estimators.__all__),
     "Schemas and tables": (
         "Schema", "Column", "Dialect", "discover", "Discovery", "read_table", "Query", "spool", "datasets",
     ),
     "Plans, units, ledgers, certificates": (
         "Plan", "Rows", "RowsOf", "PrivacyCertificate", "open_ledger", "Ledger", "SQLiteLedger", "MemoryLedger",
-        "process_spend",
+        "process_spend", "ReleaseSeries", "assign_trees",
     ),
     "Models and quality": (
         "save", "load", "export_onnx", "export_measurements", "rebuild", "skops_types", "report", "evaluate",
@@ -123,7 +121,7 @@ def pages() -> dict[str, str]:
         found[f"benchmarks/results/{path.name}"] = f"results/{path.name}"
     found["benchmarks/README.md"] = "results/index.md"
     found["reproductions/README.md"] = "papers.md"
-    for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "SECURITY"):
+    for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "PROMISE", "RETRACTED", "SECURITY", "SUPPORT"):
         found[f"{name}.md"] = f"{name.lower()}.md"
     for path in (ROOT / "examples").glob("*.py"):
         found[f"examples/{path.name}"] = f"scripts/{path.stem}.md"

@@ -48,8 +48,8 @@ def confidence(model: object) -> np.ndarray:
 def attack(make) -> tuple[np.ndarray, np.ndarray]:
     """Train many models, each on a random half, and attack some of them with the others as shadows."""
     member = rng.random((SHADOWS + ATTACKED, N)) < 0.5
-    said = np.array([confidence(make().fit(X[half], y[half])) for half in member])
-    shadows, seen = said[:SHADOWS], said[SHADOWS:]
+    values = np.array([confidence(make().fit(X[half], y[half])) for half in member])
+    shadows, seen = values[:SHADOWS], values[SHADOWS:]
     scores = np.zeros((ATTACKED, N))
     for sign, kind in ((1, member[:SHADOWS]), (-1, ~member[:SHADOWS])):
         mean = np.array([shadows[kind[:, i], i].mean() for i in range(N)])

@@ -98,11 +98,11 @@ def go_through(draft: Path) -> None:
         "ort": {"values": CITIES},
     }
     review = Review.load(draft)
-    while (asked := review.next_question()) is not None:
-        if asked.proposal is not None:
+    while (question := review.next_question()) is not None:
+        if question.proposal is not None:
             review.accept_known()
-        elif asked.name in known:
-            review.declare("handbook of the laboratory and list of wards, both public", **known[asked.name])
+        elif question.name in known:
+            review.declare("handbook of the laboratory and list of wards, both public", **known[question.name])
         else:
             review.exclude()
     review.save(draft)

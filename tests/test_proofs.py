@@ -13,11 +13,13 @@ import pytest
 
 import veilwood
 from veilwood.estimators.base import BaseForest
-from veilwood.privacy.door import Door
+from veilwood.privacy.door import Door, SeriesDoor
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
+from veilwood.privacy.time_factors import SeriesNoise, TimeFactor
+from veilwood.series import ReleaseSeries
 from veilwood_testing import ROOT, SOURCES
 
 PAGES = sorted(path for path in (ROOT / "proofs").glob("*.md") if path.name != "README.md")
@@ -30,7 +32,11 @@ GUARANTEED: list[Any] = [
     SparseLaplace,
     ThresholdedGaussian,
     Door,
+    SeriesDoor,
     Ledger,
+    SeriesNoise,
+    TimeFactor,
+    ReleaseSeries,
 ]  # fmt: skip
 
 

@@ -235,8 +235,8 @@ def test_examples_of_names_are_true() -> None:
 
 
 def test_every_picture_is_in_the_gallery() -> None:
-    shown = "".join(path.read_text() for path in (ROOT / "examples" / "gallery").glob("plot_*.py"))
-    assert {name for name in vw.plots.__all__ if name.startswith("plot_") and f"plots.{name}(" not in shown} == set()
+    text = "".join(path.read_text() for path in (ROOT / "examples" / "gallery").glob("plot_*.py"))
+    assert {name for name in vw.plots.__all__ if name.startswith("plot_") and f"plots.{name}(" not in text} == set()
 
 
 def test_every_paper_that_is_cited_has_its_page() -> None:

@@ -21,6 +21,7 @@ TEST_FILES = sorted(
     path for folder in ("packages", "reproductions", "tests") for path in (ROOT / folder).rglob("test_*.py")
 )
 MAX_LINES, MAX_TEST_LINES = 800, 900
+LICENSED = re.compile(r"# SPDX-License-Identifier[:] Apache-2\.0\n")
 
 
 def longer_than(limit: int, paths: Iterable[Path]) -> set[str]:
@@ -56,7 +57,7 @@ def test_files_are_not_too_long(tmp_path: Path) -> None:
 
 def test_modules_start_alike() -> None:
     texts = {path: path.read_text() for path in MODULES}
-    assert [p for p, text in texts.items() if not text.startswith("# SPDX-License-Identifier: Apache-2.0\n")] == []
+    assert [p for p, text in texts.items() if LICENSED.match(text) is None] == []
     assert [p for p, text in texts.items() if not ast.get_docstring(ast.parse(text))] == []
     assert [p for p in MODULES if p.stem in ("utils", "helpers")] == []
 

@@ -82,33 +82,33 @@ def test_an_exhibit_is_measured_drawn_and_compared(
 ) -> None:
     if exhibit.experiment.name not in found:
         found[exhibit.experiment.name] = first_job(exhibit.experiment, tables)
-    shown = results_of_exhibit(exhibit, found)
-    assert all(math.isfinite(value.mean) for value in shown.measured.values())
-    assert all(word in ("true", "false", "not measured") for _, word in shown.sentences())
-    lines = list(csv.DictReader(to_csv(shown).splitlines()))
-    assert len(lines) == len({*shown.measured, *shown.published})
-    if shown.measured:
-        assert render_svg(shown).startswith(b"<?xml")
-        assert exhibit.name in to_text(shown)
-        assert sum(len(block.lines) for block in arrange_blocks(shown)) > 0
-    panels = {cell.panel for cell in shown.measured}
-    comparable = [cell for cell in shown.published if cell.panel in panels]
-    curves = {(cell.panel, cell.curve) for cell in shown.measured}
+    visible = results_of_exhibit(exhibit, found)
+    assert all(math.isfinite(value.mean) for value in visible.measured.values())
+    assert all(word in ("true", "false", "not measured") for _, word in visible.sentences())
+    lines = list(csv.DictReader(to_csv(visible).splitlines()))
+    assert len(lines) == len({*visible.measured, *visible.published})
+    if visible.measured:
+        assert render_svg(visible).startswith(b"<?xml")
+        assert exhibit.name in to_text(visible)
+        assert sum(len(block.lines) for block in arrange_blocks(visible)) > 0
+    panels = {cell.panel for cell in visible.measured}
+    comparable = [cell for cell in visible.published if cell.panel in panels]
+    curves = {(cell.panel, cell.curve) for cell in visible.measured}
     unmatched = {(cell.panel, cell.curve) for cell in comparable} - curves
     assert not unmatched, "published under a name that nothing measures"
-    assert not comparable or any(cell in shown.measured for cell in comparable)
+    assert not comparable or any(cell in visible.measured for cell in comparable)
 
 
 def test_every_miss_has_a_reason() -> None:
     """A published cell that a run does not reach is explained, whichever it is."""
     for exhibit in all_exhibits():
-        for cell, theirs in exhibit.published().items():
+        for cell, other in exhibit.published().items():
             if cell.measure.split()[0] in ("accuracy", "error", "MSE", "AUC", "number"):
                 reason = exhibit.why(cell)
                 assert re.fullmatch(r"(?:tested|not tested|known): .{20,}\.", reason, re.S), (
                     exhibit.name,
                     cell,
-                    theirs,
+                    other,
                 )
 
 
@@ -135,12 +135,12 @@ def lines_at_random(cells: Sequence[Cell], rng: np.random.Generator) -> dict[Cel
 def test_every_sentence_can_be_false_and_nearly_all_can_be_true(found: dict[str, list[Row]]) -> None:
     answers: dict[tuple[str, str], set[str]] = {}
     for exhibit in all_exhibits():
-        shown, rng = results_of_exhibit(exhibit, found), np.random.default_rng(0)
-        for _ in range(150 if shown.measured else 0):
-            drawn = lines_at_random(list(shown.measured), rng)
+        values, rng = results_of_exhibit(exhibit, found), np.random.default_rng(0)
+        for _ in range(150 if values.measured else 0):
+            drawn = lines_at_random(list(values.measured), rng)
             for sentence, word in ExhibitResults(exhibit, drawn, {}, True).sentences():
                 answers.setdefault((exhibit.name, sentence), set()).add(word)
-    told = {key: words for key, words in answers.items() if words != {"not measured"}}
-    assert len(told) > 25
-    assert [key for key, words in told.items() if "false" not in words] == []
-    assert sum("true" in words for words in told.values()) > 0.8 * len(told)
+    facts = {key: words for key, words in answers.items() if words != {"not measured"}}
+    assert len(facts) > 25
+    assert [key for key, words in facts.items() if "false" not in words] == []
+    assert sum("true" in words for words in facts.values()) > 0.8 * len(facts)

@@ -19,19 +19,19 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_list_names_every_exhibit_and_its_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["papers", "list"]) == 0
-    told = capsys.readouterr().out
-    assert told.count("\n") == 39 + 4
-    assert "mrf figure 2" in told
-    assert "[adult, adult-both, balance-scale, car, heart, iris, mushroom]" in told
+    output = capsys.readouterr().out
+    assert output.count("\n") == 39 + 4
+    assert "mrf figure 2" in output
+    assert "[adult, adult-both, balance-scale, car, heart, iris, mushroom]" in output
 
 
 def test_sizes_of_tables_are_measured_shown_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = ["--quick", "--out", str(tmp_path / "out")]
     assert main(["papers", "run", "mrf", "--table", "a1", "--workers", "1", *out]) == 0
-    told = capsys.readouterr()
-    assert "1728 (1728)" in told.out
-    assert "9 same" in told.out
-    assert "veilwood papers fetch heart" in told.err
+    output = capsys.readouterr()
+    assert "1728 (1728)" in output.out
+    assert "9 same" in output.out
+    assert "veilwood papers fetch heart" in output.err
     written = tmp_path / "out" / "quick" / "exhibits" / "mrf-appendix-table-1"
     assert written.with_suffix(".csv").exists()
     assert written.with_suffix(".svg").exists()
@@ -54,9 +54,9 @@ def test_what_cannot_be_done_is_one_line_with_the_next_step(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["papers", *words]) == 2
-    said = capsys.readouterr().err
-    assert told in said
-    assert "Hint" in said
+    output = capsys.readouterr().err
+    assert told in output
+    assert "Hint" in output
 
 
 def test_fetched_tables_go_where_the_user_says(tmp_path: Path) -> None:

@@ -53,9 +53,9 @@ def test_means_have_standard_errors() -> None:
 
 
 def test_one_repeat_that_was_published_spreads_as_ours_do() -> None:
-    cell, ours, theirs = Cell("Car", "training", "1"), Value(0.7, 0.02, 25), Value(0.85, 0.01, 5)
-    assert compare_with_published(cell, ours, theirs) == "worse"
-    assert compare_with_published(cell, ours, theirs, published_once=True) == "same"
+    cell, ours, other = Cell("Car", "training", "1"), Value(0.7, 0.02, 25), Value(0.85, 0.01, 5)
+    assert compare_with_published(cell, ours, other) == "worse"
+    assert compare_with_published(cell, ours, other, published_once=True) == "same"
     assert compare_with_published(cell, ours, Value(0.95, 0.01, 5), published_once=True) == "worse"
     assert compare_with_published(cell, ours, Value(0.45, 0.01, 5), published_once=True) == "better"
 

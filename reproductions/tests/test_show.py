@@ -29,16 +29,16 @@ from veilwood_testing.exhibits import toy_exhibit as toy
 
 
 def test_files_of_an_exhibit_are_the_same_for_the_same_cells(tmp_path: Path) -> None:
-    shown = results_of(toy(), measure_exhibits([toy()], PublicTables(), tmp_path))
-    first = {name: path.read_bytes() for name, path in write_files(shown, tmp_path).items()}
-    assert first == {name: path.read_bytes() for name, path in write_files(shown, tmp_path).items()}
+    visible = results_of(toy(), measure_exhibits([toy()], PublicTables(), tmp_path))
+    first = {name: path.read_bytes() for name, path in write_files(visible, tmp_path).items()}
+    assert first == {name: path.read_bytes() for name, path in write_files(visible, tmp_path).items()}
     assert set(first) == {"table", "picture"}
 
 
 def test_what_is_not_private_is_marked(found: dict[str, list[Row]]) -> None:
     for exhibit in all_exhibits():
-        shown = results_of_exhibit(exhibit, found)
-        private = {line["curve"]: line["private"] for line in csv.DictReader(to_csv(shown).splitlines())}
+        visible = results_of_exhibit(exhibit, found)
+        private = {line["curve"]: line["private"] for line in csv.DictReader(to_csv(visible).splitlines())}
         for curve, word in private.items():
             if any(name in curve for name in ("no noise", "published (", "as printed", "RF (", "ERT (")):
                 assert word == "no", (exhibit.name, curve)
@@ -51,12 +51,12 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     for exhibit in all_exhibits():
         published = exhibit.published()
         measured = {cell: Value(value.mean * 0.9, 0.01, 5) for cell, value in list(published.items())[:40]}
-        shown = ExhibitResults(exhibit, measured, published, True)
+        visible = ExhibitResults(exhibit, measured, published, True)
         table = tmp_path / f"{exhibit.slug}.csv"
-        table.write_bytes(to_csv(shown).encode())
+        table.write_bytes(to_csv(visible).encode())
         again = results_from_csv(exhibit, table, True)
-        assert again.verdicts() == shown.verdicts()
-        assert again.sentences() == shown.sentences()
+        assert again.verdicts() == visible.verdicts()
+        assert again.sentences() == visible.sentences()
         assert set(again.published) == set(published)
         for cell, value in again.measured.items():
             assert math.isclose(value.mean, measured[cell].mean, rel_tol=1e-5)

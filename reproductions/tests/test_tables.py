@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from veilwood.data.schema import Schema
-from veilwood.errors import FileError, VeilwoodError
+from veilwood.errors import FileError, SetupError
 from veilwood_papers.tables import PublicTables, hash_of_file, hash_of_rows, known_tables, packed_rows
+from veilwood_testing.errors import rejects
 
 
 def test_the_hash_of_a_table_sees_every_cell_and_no_order(tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_tables_by_rule_have_the_known_hash(name: str) -> None:
 
 
 def test_a_table_that_is_not_here_is_an_error_with_the_next_step() -> None:
-    with pytest.raises(VeilwoodError, match="papers fetch banknote"):
+    with rejects(SetupError, raised_in="PublicTables.load_table"):
         PublicTables().load_table("banknote")
 
 

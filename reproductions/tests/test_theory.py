@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import veilwood as vw
-from veilwood.errors import VeilwoodError
+from veilwood.errors import UseError, VeilwoodError
 from veilwood.privacy.selection import ExponentialMechanism
 from veilwood_papers import theory
 from veilwood_papers.theory import (
@@ -37,6 +37,7 @@ from veilwood_papers.theory import (
     regression_excess,
     trees_needed,
 )
+from veilwood_testing.errors import rejects
 
 accuracies = st.floats(0.5, 1)
 
@@ -488,18 +489,18 @@ def test_bad_settings_are_refused_by_name(change: dict[str, object]) -> None:
 
 def test_bad_arguments_are_refused() -> None:
     threshold = Setting("threshold", 1000, 3, 10)
-    coins = Setting("probabilistic", 1000, 3, 10, slack=0.9)  # delta up to 1 is allowed here
-    with pytest.raises(VeilwoodError, match="tree_accuracy"):
+    row_draws = Setting("probabilistic", 1000, 3, 10, slack=0.9)  # delta up to 1 is allowed here
+    with rejects(UseError, raised_in="require_condition"):
         bound_from_accuracy(0.4, threshold)
-    with pytest.raises(VeilwoodError, match="good_fraction"):
+    with rejects(UseError, raised_in="require_condition"):
         bound_from_fraction(1.2, threshold)
-    with pytest.raises(VeilwoodError, match="bound_from_accuracy"):
-        bound_from_fraction(0.9, coins)
-    with pytest.raises(VeilwoodError, match="voting"):
+    with rejects(UseError, raised_in="require_condition"):
+        bound_from_fraction(0.9, row_draws)
+    with rejects(UseError, raised_in="require_condition"):
         bound_at_best(0.9, voting="majority", n_rows=1000, depth=3, epsilon=1)
     # An accuracy below one half is possible once it is measured at a margin.
     assert bound_from_accuracy(0.4, Setting("majority", 1000, 3, 10, 1)).error > 1
-    with pytest.raises(VeilwoodError, match="tree_accuracy"):
+    with rejects(UseError, raised_in="require_condition"):
         bound_from_accuracy(0.4, Setting("majority", 1000, 3, 10))
 
 

@@ -150,8 +150,8 @@ def fit_kind(kind: str, X: Any, **params: Any) -> Any:
 
 
 def assert_same_model(one: Any, other: Any) -> None:
-    mine, yours = one.model_.to_arrays(), other.model_.to_arrays()
-    assert mine.keys() == yours.keys()
-    for name in mine:
-        np.testing.assert_array_equal(mine[name], yours[name], err_msg=name)
+    own, yours = one.model_.to_arrays(), other.model_.to_arrays()
+    assert own.keys() == yours.keys()
+    for name in own:
+        np.testing.assert_array_equal(own[name], yours[name], err_msg=name)
     assert one.plan_.choices == other.plan_.choices

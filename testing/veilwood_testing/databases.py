@@ -118,8 +118,8 @@ def record_fit_events(forest: Any, X: Any, draw: int = 0, answers: Any = None) -
 def same_events(one: list[DoorEvent], other: list[DoorEvent]) -> bool:
     """Whether the same exact numbers met the door, in the same steps."""
     return len(one) == len(other) and all(
-        mine.step == yours.step and np.array_equal(mine.exact, yours.exact)  # type: ignore[arg-type]
-        for mine, yours in zip(one, other, strict=True)
+        own.step == yours.step and np.array_equal(own.exact, yours.exact)  # type: ignore[arg-type]
+        for own, yours in zip(one, other, strict=True)
     )
 
 

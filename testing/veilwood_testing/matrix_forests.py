@@ -156,7 +156,7 @@ class RecordingDoor(Door):
     passed: list[Ints]
 
     def release_counts(self, step: Step, exact: Ints) -> Ints:
-        self._admit(step, exact.shape)
+        self._admit_step(step, exact.shape)
         self.__dict__.setdefault("passed", []).append(exact.copy())
         return exact.copy()
 

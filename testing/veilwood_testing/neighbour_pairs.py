@@ -24,6 +24,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import veilwood as vw
+from veilwood import estimators
 from veilwood.forests.adaptive import loop
 from veilwood.privacy.noise import ThresholdedGaussian
 from veilwood_audit.noninterference import result_or_error, visible_values
@@ -357,6 +358,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("PrivateForestRegressor", {"n_rows": 500}),
     ("PrivateForestRegressor", {"n_rows": 10**6}),
 ]  # fmt: skip
+SETTINGS += [(name, SMALL) for name in estimators.__all__ if name not in dict(SETTINGS)]  # of new families
 ONE_PASS = ("RandomTreesClassifier", "RandomTreesRegressor", "MatrixForestClassifier")
 DROPS = "invalid" in inspect.signature(vw.RandomTreesClassifier).parameters
 
@@ -403,13 +405,13 @@ class Pair:
             weights = {"sample_weight": [row["weight"] for row in rows]} if "max_weight" in self.params else {}
             rows = [{name: cell for name, cell in row.items() if name != "weight"} for row in rows]
             model.fit(*(FORMS | HANDED_OVER)[self.form](rows, self.task, folder), **weights)
-        asked = pd.DataFrame({name: [row[name] for row in self.queries] for name in NAMES[:-1]})
-        return {"planned": planned, "unfinished": unfinished} | visible_values(model, asked)
+        request = pd.DataFrame({name: [row[name] for row in self.queries] for name in NAMES[:-1]})
+        return {"planned": planned, "unfinished": unfinished} | visible_values(model, request)
 
     def __str__(self) -> str:
-        shown = {key: value for key, value in self.params.items() if key not in ("n_jobs", "random_state")}
+        given = {key: value for key, value in self.params.items() if key not in ("n_jobs", "random_state")}
         return (
-            f"pair {self.number}: {self.estimator} {shown} from {self.form}{' in parts' * self.in_parts}, {self.place}"
+            f"pair {self.number}: {self.estimator} {given} from {self.form}{' in parts' * self.in_parts}, {self.place}"
         )
 
 
@@ -469,22 +471,22 @@ def pair_of(number: int, *, drop: bool = False, form: str | None = None, sized: 
         k = int(rng.integers(1, 5))
 
     def a_unit(size: int, person: list[Any]) -> list[Row]:
-        mine = draw_rows(size, odd=0.0 if form == "inferred frame" else 0.7, invalid=0.5 if drop else 0.0)
-        return [row | {"person": person[i % 4]} for i, row in enumerate(mine)] if unit == "id" else mine
+        first = draw_rows(size, odd=0.0 if form == "inferred frame" else 0.7, invalid=0.5 if drop else 0.0)
+        return [row | {"person": person[i % 4]} for i, row in enumerate(first)] if unit == "id" else first
 
     size = int(rng.integers(1, k + 1))
-    mine = a_unit(size, PEOPLE[0])
+    first = a_unit(size, PEOPLE[0])
     place = str(rng.choice(["first", "middle", "last", "spread"]))
     places = {"first": [0] * size, "middle": [n // 2] * size, "last": [n] * size}.get(
         place, sorted(rng.integers(0, n + 1, size).tolist())
     )
-    one = put_in(everyone, mine, places)
+    one = put_in(everyone, first, places)
     other = everyone
     if params["adjacency"] == "replace-one":
         other_size = int(rng.integers(1, k + 1)) if unit == "id" else size
         other = put_in(everyone, a_unit(other_size, PEOPLE[-1]), (places * 4)[:other_size])
     if drop and unit != "id" and rng.random() < 0.2 and params["adjacency"] == "add-remove" and not in_parts:
-        one, other = mine[:1], []  # one row, and none
+        one, other = first[:1], []  # one row, and none
     queries = [row_of(rng, task, odd=0.0) for _ in range(4)]
     return Pair(name, params, form, in_parts, one, other, place, int(rng.integers(50)), number, queries, two_classes)
 
@@ -561,17 +563,17 @@ def discovery_of(number: int) -> Discovery:
         return [typed(row, "classification") for row in rows] if form in TYPED else rows
 
     others = [dict(row) for row in rows_of(int(rng.choice([2, 5, 17])), 0.1, 0.0) for _ in range(COPIES)]
-    mine = rows_of(int(rng.integers(1, 4)), 0.6, 0.5)
+    own = rows_of(int(rng.integers(1, 4)), 0.6, 0.5)
     params: dict[str, Any] = {"epsilon": float(rng.choice([0.1, 1, 20])), "delta": 1e-6, "name": "clinic"}
-    params["privacy_unit"] = len(mine)
+    params["privacy_unit"] = len(own)
     if rng.random() < 0.4:
         params["privacy_unit"] = {"id": "person", "at_most": int(rng.integers(1, 4))}
         others = [row | {"person": f"o{place}"} for place, row in enumerate(others)]
-        mine = [row | {"person": PEOPLE[0][0]} for row in mine]
+        own = [row | {"person": PEOPLE[0][0]} for row in own]
     params |= {"ledger": "spends.db"} if rng.random() < 0.3 else {}
     params |= {"bounds_only": True, "classes": [0, 1, 2]} if rng.random() < 0.2 else {}
-    places = sorted(rng.integers(0, len(others) + 1, len(mine)).tolist())
-    return Discovery(params, form, put_in(others, mine, places), others, int(rng.integers(50)), number)
+    places = sorted(rng.integers(0, len(others) + 1, len(own)).tolist())
+    return Discovery(params, form, put_in(others, own, places), others, int(rng.integers(50)), number)
 
 
 def put_in(rows: list[Row], more: list[Row], places: list[int]) -> list[Row]:

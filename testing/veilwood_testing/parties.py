@@ -30,8 +30,8 @@ CAR = vw.datasets.car()
 class Whisper:
     """A voice between two threads."""
 
-    def __init__(self, mine: SimpleQueue[Any], theirs: SimpleQueue[Any]) -> None:
-        self._mine, self._theirs = mine, theirs
+    def __init__(self, mine: SimpleQueue[Any], expected: SimpleQueue[Any]) -> None:
+        self._mine, self._theirs = mine, expected
 
     @classmethod
     def pair(cls) -> tuple[Whisper, Whisper]:
@@ -100,10 +100,10 @@ class Threads(Parties):
     def __init__(self, tables: list[tuple[Any, Any]], law: Any = None) -> None:
         super().__init__(law)
         self.tables = tables
-        self.asked = 0
+        self.n_requests = 0
 
     def release(self, estimator: Any, plan: Plan) -> Ints:
-        self.asked += 1
+        self.n_requests += 1
         return self._online(estimator, plan) if joint.needs_online_owners(estimator) else self._once(estimator, plan)
 
     def _once(self, estimator: Any, plan: Plan) -> Ints:
@@ -123,7 +123,7 @@ class Threads(Parties):
         def own(number: int) -> None:
             X, y = self.tables[number]
             try:
-                joint.run_owner(estimator, plan, X, y, [mine for mine, _ in voices[number]])
+                joint.run_owner(estimator, plan, X, y, [first for first, _ in voices[number]])
             except BaseException as error:
                 failed.append(error)
 

@@ -88,8 +88,8 @@ def parts_of(trace: Trace, task: str) -> set[str]:
     steps = [passage.step for passage in trace.events if passage.step is not None]
     delta = "> 0" if any(step.loss.delta > 0 for step in steps) else "0"
     found = {re.sub(r" ?\d+", "", step.name.split(": ")[-1]) for step in steps}
-    shown = trace.visible["returned"]
-    explained = shown.get("explain") if isinstance(shown, dict) else None
+    visible = trace.visible["returned"]
+    explained = visible.get("explain") if isinstance(visible, dict) else None
     if explained and isinstance(explained[0], Effects) and explained[0].interactions:
         found.add("interactions")
     return {f"{task}, delta {delta}: {part}" for part in found}
@@ -105,8 +105,8 @@ def run(pairs: Iterable[tuple[int, bool]], form: str | None = None) -> Found:
         found.kinds[kind] += 1
         trace, lines = compare_runs(pair.run, pair.one, pair.other, draw=pair.draw)
         found.pairs[pair.estimator, f"{pair.form}{' in parts' * pair.in_parts}{', dropping' * drop}"] += 1
-        if not isinstance(shown := trace.visible["returned"], dict):
-            found.failed.append(f"{pair}{', dropping' * drop}: {shown[-1].strip()}")
+        if not isinstance(visible := trace.visible["returned"], dict):
+            found.failed.append(f"{pair}{', dropping' * drop}: {visible[-1].strip()}")
         if pair.estimator.startswith("PrivateForest"):
             found.parts.update(parts_of(trace, pair.task))
         if lines:
@@ -119,12 +119,12 @@ def discovered(number: int) -> Found:
     found, pair = Found(), discovery_of(number)
     trace, lines = compare_runs(pair.run, pair.one, pair.other, draw=pair.draw)
     found.pairs["discover", pair.form] += 1
-    told = f"discovery {number}: {pair.params} from {pair.form}"
-    shown = trace.visible["returned"]
-    if not isinstance(shown, dict) and shown[0] != "SchemaError":  # that nothing stands out is an outcome
-        found.failed.append(f"{told}: {shown[-1].strip()}")
+    text = f"discovery {number}: {pair.params} from {pair.form}"
+    visible = trace.visible["returned"]
+    if not isinstance(visible, dict) and visible[0] != "SchemaError":  # that nothing stands out is an outcome
+        found.failed.append(f"{text}: {visible[-1].strip()}")
     if lines:
-        found.apart.append(f"{told}: {lines[:3]}")
+        found.apart.append(f"{text}: {lines[:3]}")
     return found
 
 
@@ -136,7 +136,7 @@ def main() -> int:
     options = parser.parse_args()
     pairs = numbered(options.pairs, options.seed)
     chunks = [pairs[i : i + CHUNK] for i in range(0, len(pairs), CHUNK)]
-    found, began, told = Found(), time.monotonic(), 0
+    found, began, result = Found(), time.monotonic(), 0
     with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
         for done, part in enumerate(pool.imap_unordered(run, chunks), 1):
             found.add(part)
@@ -144,8 +144,8 @@ def main() -> int:
                 print(f"TOLD APART: {line}", flush=True)
             for line in part.failed:
                 print(f"FAILED: {line}", flush=True)
-            if done * 20 // len(chunks) > told:
-                told = done * 20 // len(chunks)
+            if done * 20 // len(chunks) > result:
+                result = done * 20 // len(chunks)
                 print(f"{done / len(chunks):.0%} after {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     for title, place in (("estimator", 0), ("input form", 1)):
         counts: Counter[str] = Counter()

@@ -18,6 +18,7 @@ import veilwood_audit as audit
 from veilwood import estimators
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.open_rows import open_rows
+from veilwood.errors import UseError
 from veilwood.forests.random_trees import RandomTrees
 from veilwood.models import file as model_file
 from veilwood.privacy import entropy
@@ -35,6 +36,8 @@ from veilwood_audit.attacks import (
     record_releases,
 )
 from veilwood_audit.noninterference import force_outcomes
+from veilwood_testing.errors import rejects
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -93,6 +96,31 @@ def test_one_run_under_gaussian_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         assert audit_one_run(forest.set_params(epsilon=8)).epsilon_lower_bound > 1
 
 
+@pytest.mark.parametrize("name", ["RandomTreesClassifier", "MatrixForestClassifier", "PrivateForestClassifier"])
+def test_one_run_shows_four_fifths_of_epsilon_by_tradeoff(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = canary_estimator(ESTIMATORS[name], 1.0)
+    with entropy.seeded_for_tests(7):
+        assert 0.8 <= audit_one_run(forest).tradeoff_lower_bound <= 1
+    halve_noise(monkeypatch)
+    with entropy.seeded_for_tests(7):
+        assert audit_one_run(forest).tradeoff_lower_bound > 1.5
+
+
+def test_tradeoffs_show_gaussian_noise_where_a_delta_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_zcdp(monkeypatch)
+    forest = canary_estimator(vw.RandomTreesClassifier, 1.0, {"delta": 1e-6})
+    with entropy.seeded_for_tests(8):
+        found = audit_one_run(forest)
+    assert found.epsilon_lower_bound < 0.02 < 0.1 < found.tradeoff_lower_bound <= 1
+    gaussian = DiscreteGaussian.sample
+    monkeypatch.setattr(  # a quarter of the noise
+        DiscreteGaussian, "sample", lambda self, n: gaussian(DiscreteGaussian(self.sigma_squared / 16), n)
+    )
+    with entropy.seeded_for_tests(8):
+        twin = audit_one_run(forest)
+    assert twin.epsilon_lower_bound <= 1 < twin.tradeoff_lower_bound
+
+
 @pytest.mark.parametrize(
     ("name", "epsilon"),
     [("RandomTreesClassifier", 0.5), ("RandomTreesClassifier", 4.0), ("PrivateForestClassifier", 1.0),
@@ -120,14 +148,14 @@ def test_guesses_at_random_show_nothing() -> None:
 
 def test_who_can_be_attacked_is_said() -> None:
     assert {kind for name in ESTIMATORS for kind in estimators_of(name)} == set(ESTIMATORS.values())
-    with pytest.raises(vw.VeilwoodError, match=r"Did you mean.*random-trees"):
+    with rejects(UseError, raised_in="estimators_of"):
         estimators_of("random-tree")
-    with pytest.raises(vw.VeilwoodError, match="does not take 'depth'"):
+    with rejects(UseError, raised_in="canary_estimator"):
         canary_estimator(vw.RandomTreesClassifier, 1.0, {"depth": 3})
-    with pytest.raises(vw.VeilwoodError, match="nothing to attack"):
+    with rejects(UseError, raised_in="attack_estimator"):
         attack_estimator(canary_estimator(vw.RandomTreesClassifier, float("inf")))
     tables = vw.PrivateForestClassifier(canary_schema("classification", 4, 2), epsilon=1.0, n_rows=2000, random_state=0)
-    with entropy.seeded_for_tests(5), pytest.raises(vw.VeilwoodError, match="single table"):
+    with entropy.seeded_for_tests(5), rejects(UseError, raised_in="_released_leaves"):
         audit_one_run(tables, canaries=16)
 
 
@@ -168,14 +196,14 @@ CHOSEN = {
 
 def unreleased_parts(forest: Any) -> dict[str, Any]:
     """Attributes that are not noisy: all but the leaves, and the splits where they are chosen from data."""
-    released = {"leaf_counts_", "leaf_values_", "start_", "model_"}
-    if forest.plan_.opened_as or "these splits" in forest.plan_.released:
+    released = {"leaf_counts_", "leaf_values_", "start_", "model_", "measurements_"}
+    if forest.plan_.opened_as or "structure" not in forest.plan_.choices:  # the splits are chosen from data
         released.add("forest_")
     parts = {key: value for key, value in vars(forest).items() if key not in released}
     if forest.plan_.opened_as:
         for name, chosen in CHOSEN.items():
-            told = getattr(forest, name).to_dict()
-            parts[name] = [list(told), {key: value for key, value in told.items() if key not in chosen}]
+            result = getattr(forest, name).to_dict()
+            parts[name] = [list(result), {key: value for key, value in result.items() if key not in chosen}]
     return parts
 
 
@@ -239,14 +267,14 @@ def test_no_fitted_estimator_or_file_holds_anything_private(name: str, trees: st
     forest.predict(table_of(forest._task, 10)[0])  # caches, if any, are part of the object
     model_file.save(forest, tmp_path / "model")
     parts = model_file._parse_file((tmp_path / "model").read_bytes())
-    shown = {
+    visible = {
         "object": forest,
         "text": [repr(forest), str(forest.privacy_), forest.privacy_.to_markdown(), forest.plan_.to_json()],
         "pickle": pickle.dumps(forest),
         "file": [parts.metadata, parts.arrays],
         "loaded": vw.load(tmp_path / "model"),
     }
-    for where, thing in shown.items():
+    for where, thing in visible.items():
         assert audit.find_leaks(thing, secrets) == [], where
     forest.report_ = {"rows": [secrets["n"]], "leaves": secrets["exact counts of a column"].astype(np.int32)}  # mutant
     found = " ".join(audit.find_leaks(forest, secrets) + audit.find_leaks(pickle.dumps(forest), secrets))

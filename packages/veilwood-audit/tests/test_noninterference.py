@@ -54,7 +54,7 @@ def test_exact_inputs_of_neighbours_differ_and_are_recorded(tmp_path: Path) -> N
         assert isinstance(one.visible["returned"], dict), one.visible["returned"][-1]
         assert one.events
         exact = zip(one.events, other.events, strict=True)
-        moved += any(not np.array_equal(mine.exact, yours.exact) for mine, yours in exact)  # type: ignore[arg-type]
+        moved += any(not np.array_equal(own.exact, yours.exact) for own, yours in exact)  # type: ignore[arg-type]
     assert moved > 15
 
 
@@ -236,7 +236,7 @@ def test_a_fitted_forest_holds_nothing_private(task: str, trees: str, monkeypatc
     forest, secrets = fit_and_secrets(RANDOM_TREES[task], task, trees, monkeypatch)
     X, _ = two_column_table(task, 10, seed=1)
     forest.predict(X)  # caches, if any, are part of the object
-    shown = {
+    visible = {
         "object": forest,
         "text": [repr(forest), str(forest.privacy_), forest.privacy_.to_json(), forest.plan_.to_json()],
         "markdown": forest.privacy_.to_markdown(),
@@ -244,7 +244,7 @@ def test_a_fitted_forest_holds_nothing_private(task: str, trees: str, monkeypatc
         "pickle": pickle.dumps(forest),
         "unpickled": pickle.loads(pickle.dumps(forest)),
     }
-    for name, thing in shown.items():
+    for name, thing in visible.items():
         assert find_leaks(thing, secrets) == [], name
 
 

@@ -69,10 +69,10 @@ def test_answers_are_those_of_the_processor(task: str, room: int, device: str, m
         there.add_scores(table, values)
         for question in questions:
             assert (held.run(question) == there.run(question)).all(), question
-    for mine, theirs in zip(
+    for own, other in zip(
         held.nonempty_cells(small_table().axes, 7), there.nonempty_cells(small_table().axes, 7), strict=True
     ):
-        assert (mine == theirs).all()
+        assert (own == other).all()
     there.hold_out(0.3)
     count = RowsByCell(ALL_ROWS)
     assert there.run(count) + there.run_on_holdout(partial(answer_query, count)) == 500

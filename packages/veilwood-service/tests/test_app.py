@@ -17,8 +17,8 @@ from veilwood_testing.running_service import CANARY, CAR, Logbook, serving
 def test_errors_are_problems_as_the_standard_has_them() -> None:
     found = problem_response(409, "budget", "too little is left.", remaining="epsilon=1")
     assert (found.status_code, found.media_type) == (409, "application/problem+json")
-    told = {"title": "budget", "status": 409, "detail": "too little is left.", "remaining": "epsilon=1"}
-    assert json.loads(bytes(found.body)) == {"type": "about:blank", **told}
+    facts = {"title": "budget", "status": 409, "detail": "too little is left.", "remaining": "epsilon=1"}
+    assert json.loads(bytes(found.body)) == {"type": "about:blank", **facts}
 
 
 def test_the_search_through_all_logs_finds_what_was_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,9 +51,9 @@ def opened(tmp_path: Path) -> Opened:
 
 def test_what_one_try_gave_back_another_cannot_show(opened: Opened) -> None:
     first, second = opened.run("k"), opened.run("k")
-    mine = first.reserve(EPSILON_TENTH, **ENTRY_FACTS)
+    own = first.reserve(EPSILON_TENTH, **ENTRY_FACTS)
     second.reserve(EPSILON_TENTH, **ENTRY_FACTS)
-    mine.cancel("refused")
+    own.cancel("refused")
     with pytest.raises(LedgerError):
         second.publish()
 
@@ -232,9 +232,9 @@ def test_a_ledger_of_the_library_goes_on_in_the_service(tmp_path: Path) -> None:
 
 def test_the_loss_of_a_certificate_is_never_too_small() -> None:
     for epsilon, delta in ((1, 0), (1, 1e-6), (3, 1e-2), (0.1, 1e-9)):
-        bound, asked = loss_from_certificate(epsilon, delta), requested_loss(epsilon, delta)
-        assert bound.epsilon == asked.epsilon
-        assert (bound.rho or 0) >= (asked.rho or 0)
+        bound, request = loss_from_certificate(epsilon, delta), requested_loss(epsilon, delta)
+        assert bound.epsilon == request.epsilon
+        assert (bound.rho or 0) >= (request.rho or 0)
 
 
 def test_a_certificate_that_names_no_event_of_this_ledger_is_refused(opened: Opened) -> None:

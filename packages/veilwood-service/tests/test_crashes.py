@@ -33,7 +33,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setting
 
 
 def keep_asking(
-    port: int, token: str, model: str, batches: list[Any], told: dict[int, Any], first: threading.Event
+    port: int, token: str, model: str, batches: list[Any], reported: dict[int, Any], first: threading.Event
 ) -> list[str]:
     """Ask batch after batch until the service is gone; remember what was answered, and return what went wrong."""
     headers = {"Authorization": f"Bearer {token}"}
@@ -44,7 +44,7 @@ def keep_asking(
                 found = client.post(f"/v1/models/{model}/answers", json={"rows": batches[number], "epsilon": PRICE})
             except httpx.HTTPError:
                 return []
-            if found.status_code != 200 or told.setdefault(number, found.json()) != found.json():
+            if found.status_code != 200 or reported.setdefault(number, found.json()) != found.json():
                 return [f"{number}: {found.status_code} {found.text}"]
             first.set()
 
@@ -54,17 +54,17 @@ def test_kills_lose_nothing_and_charge_nothing_twice(settings: Settings) -> None
     batches = [rows[i : i + 2] for i in range(0, 1200, 2)]
     with serving(settings.folder, database=settings.database) as running:
         running.add_cars(epsilon=1000)
-        asked: dict[str, Any] = {"estimator": "MatrixForestPredictor", "epsilon": PRICE}
-        asked["parameters"] = {"n_estimators": 2, "max_depth": 1, "mechanism": "laplace"}
-        model, token = running.run(running.signed(**asked))["id"], running.tokens["analyst"]
-    told: dict[int, Any] = {}
+        request: dict[str, Any] = {"estimator": "MatrixForestPredictor", "epsilon": PRICE}
+        request["parameters"] = {"n_estimators": 2, "max_depth": 1, "mechanism": "laplace"}
+        model, token = running.run(running.signed(**request))["id"], running.tokens["analyst"]
+    facts: dict[int, Any] = {}
     slowest = 0.0
     for kill in range(KILLS):
         first, began = threading.Event(), time.monotonic()
         child, port = start_process(settings)
         slowest = max(slowest, time.monotonic() - began)
         with ThreadPoolExecutor(2) as pool:
-            asked_with = (port, token, model, batches, told, first)
+            asked_with = (port, token, model, batches, facts, first)
             askers = [pool.submit(keep_asking, *asked_with) for _ in range(2)]
             if kill % 2:  # in the midst of answers; else also while the first one is counted
                 first.wait(20)
@@ -73,13 +73,13 @@ def test_kills_lose_nothing_and_charge_nothing_twice(settings: Settings) -> None
             child.join()
         assert [words for asker in askers for words in asker.result()] == []
     with serving(settings.folder, database=settings.database) as running:
-        for number, answer in told.items():  # what was told is what is stored, for free
+        for number, answer in facts.items():  # what was told is what is stored, for free
             assert running.post("analyst", f"/v1/models/{model}/answers", {"rows": batches[number]}) == answer
-        ledger = running.get("auditor", "/v1/datasets/cars/ledger")
+        ledger = running.ledger()
         keys = [entry["key"] for entry in ledger["entries"] if entry["state"] != "cancelled"]
         assert len(keys) == len(set(keys)), "a batch was charged twice"
-        assert len(told) <= len(keys) <= len(told) + 2 * KILLS
-        assert len(told) > KILLS / 4
+        assert len(facts) <= len(keys) <= len(facts) + 2 * KILLS
+        assert len(facts) > KILLS / 4
         running.post("auditor", "/v1/datasets/cars/ledger/verify")
         assert not ledger["frozen"]
     assert slowest < 20

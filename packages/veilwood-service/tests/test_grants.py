@@ -55,10 +55,11 @@ def test_a_signature_of_a_predictor_is_for_one_batch_unless_it_says_more(running
 def test_amounts_that_make_no_sense_are_refused(running: Running) -> None:
     predictor = running.post("analyst", "/v1/datasets/cars/plans", PREDICTOR)
     training = running.post("analyst", "/v1/datasets/cars/plans", {"estimator": "random-trees"})
-    for plan, grant in [
+    cases: list[tuple[Any, dict[str, Any]]] = [
         (predictor, {"total_epsilon": 0.25}), (predictor, {"total_epsilon": -1}), (predictor, {"total_epsilon": "x"}),
         (training, {"runs": 0}), (training, {"runs": 10**6}), (training, {"runs": True}), (training, {"runs": 1.5}),
-    ]:  # fmt: skip
+    ]  # fmt: skip
+    for plan, grant in cases:
         body = {"fingerprint": plan["fingerprint"], **grant}
         found = running.ask("custodian", "POST", f"/v1/plans/{plan['id']}/signature", json=body)
         assert found.status_code == 422, (grant, found.text)

@@ -30,8 +30,8 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.mark.parametrize("given", ['{"class_weight": NaN}', '{"class_weight": "balanced"}', '{"random_state": 1e999}'])
 def test_no_plan_of_one_keeps_others_from_seeing_theirs(running: Running, given: str) -> None:
     """A number that JSON cannot show was kept with a plan, and the list of plans was broken for everybody."""
-    asked = f'{{"estimator": "random-trees", "parameters": {given}}}'
-    found = running.ask("analyst", "POST", "/v1/datasets/cars/plans", content=asked, headers=JSON)
+    text = f'{{"estimator": "random-trees", "parameters": {given}}}'
+    found = running.ask("analyst", "POST", "/v1/datasets/cars/plans", content=text, headers=JSON)
     assert found.status_code == 422, found.text
     running.get("custodian", "/v1/plans")
 
@@ -39,8 +39,8 @@ def test_no_plan_of_one_keeps_others_from_seeing_theirs(running: Running, given:
 @pytest.mark.parametrize("epsilon", ["Infinity", "1e999"])
 @pytest.mark.parametrize("estimator", ["MatrixForestPredictor", "random-trees"])
 def test_nothing_without_a_guarantee_is_proposed(running: Running, estimator: str, epsilon: str) -> None:
-    asked = f'{{"estimator": "{estimator}", "epsilon": {epsilon}}}'
-    found = running.ask("analyst", "POST", "/v1/datasets/cars/plans", content=asked, headers=JSON)
+    text = f'{{"estimator": "{estimator}", "epsilon": {epsilon}}}'
+    found = running.ask("analyst", "POST", "/v1/datasets/cars/plans", content=text, headers=JSON)
     assert (found.status_code, "finite epsilon" in found.text) == (422, True), found.text
 
 

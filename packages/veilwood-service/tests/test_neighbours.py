@@ -37,15 +37,15 @@ def trace(folder: Path, table: Any) -> list[str]:
         running.add_cars(table=table.to_csv(index=False).encode())
         parameters = {"n_estimators": 2, "max_depth": 2, "random_state": 0}
         model = running.trained(epsilon=0.5, parameters=parameters)
-        asked: dict[str, Any] = {
+        request: dict[str, Any] = {
             "estimator": "MatrixForestPredictor",
             "parameters": {"n_estimators": 2, "max_depth": 1},
         }
-        predictor = running.run(running.signed(**asked))["id"]
+        predictor = running.run(running.signed(**request))["id"]
         rows = {"rows": CAR.X[:3].to_dict("records"), "epsilon": 0.5}
         running.post("analyst", f"/v1/models/{predictor}/quote", rows)
         seen.append(str(running.post("analyst", f"/v1/models/{predictor}/answers", rows)))
-        parts = {**asked, "parameters": {"mode": "subsample", "n_estimators": 2, "max_depth": 1}}
+        parts = {**request, "parameters": {"mode": "subsample", "n_estimators": 2, "max_depth": 1}}
         of_parts = running.run(running.signed(**parts))["id"]
         for route in ("quote", "answers"):
             seen.append(str(running.post("analyst", f"/v1/models/{of_parts}/{route}", rows)))

@@ -31,11 +31,11 @@ def test_predictions_are_those_of_the_estimator(kind: Any, weights: Any) -> None
     """Classes that count for more do so in the service too, in rows encoded by either way."""
     model = kind(CAR.schema, epsilon=4.0, random_state=0, n_jobs=1).fit(CAR.X, CAR.y).set_params(class_weight=weights)
     loaded = LoadedModel(model, RowEncoder(model))
-    said = predict_rows(loaded, ROWS)
-    assert said["predictions"] == model.predict(CAR.X).tolist()
-    np.testing.assert_array_equal(said["probabilities"], model.predict_proba(CAR.X).round(6))
+    values = predict_rows(loaded, ROWS)
+    assert values["predictions"] == model.predict(CAR.X).tolist()
+    np.testing.assert_array_equal(values["probabilities"], model.predict_proba(CAR.X).round(6))
     unweighed = model.model_.predict_both(model._encode_rows(CAR.X))[1]
-    changed = (model.classes_[unweighed] != np.array(said["predictions"])).mean()
+    changed = (model.classes_[unweighed] != np.array(values["predictions"])).mean()
     assert bool(changed > 0.01) == (weights is not None)
 
 

@@ -58,11 +58,11 @@ def test_each_kind_of_private_answers_is_quoted_charged_kept_and_refused(
     tmp_path: Path, parameters: dict[str, str]
 ) -> None:
     """Also subsample-and-aggregate: each start draws its secret key anew, and stored answers stay what they were."""
-    asked = {**ASKED, "parameters": {"n_estimators": 4, "max_depth": 2, **parameters}}
+    request = {**ASKED, "parameters": {"n_estimators": 4, "max_depth": 2, **parameters}}
     rows = VISITS.drop(columns="ill").to_dict("records")
     with serving(tmp_path) as running:
         running.add_visits(epsilon=1.25)
-        model = running.run(running.signed("visits", **asked))["id"]
+        model = running.run(running.signed("visits", **request))["id"]
         quoted = running.post("analyst", f"/v1/models/{model}/quote", {"rows": rows[:3]})
         assert (quoted["epsilon"], quoted["answered_before"], quoted["remaining"]) == ("1/2", False, "epsilon=1.25")
         assert quoted["expected_squared_error"] > 0
@@ -85,8 +85,8 @@ def test_each_kind_of_private_answers_is_quoted_charged_kept_and_refused(
 def test_a_file_with_numbers_is_predicted_for(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         running.add_visits()
-        asked: dict[str, Any] = {"estimator": "random-trees", "parameters": {"n_estimators": 2, "max_depth": 2}}
-        model = running.run(running.signed("visits", **asked))["id"]
+        request: dict[str, Any] = {"estimator": "random-trees", "parameters": {"n_estimators": 2, "max_depth": 2}}
+        model = running.run(running.signed("visits", **request))["id"]
         rows = VISITS[:50].drop(columns="ill")
         file = {"content": VISITS[:50].to_csv(index=False), "headers": {"Content-Type": "text/csv"}}
         found = running.ask("analyst", "POST", f"/v1/models/{model}/predict.csv", **file)

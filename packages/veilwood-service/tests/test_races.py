@@ -33,9 +33,9 @@ def test_64_clients_never_overspend_and_pay_once_for_one_batch(settings: Setting
     rows = CAR.X.to_dict("records")
     with serving(settings.folder, database=settings.database) as running:
         running.add_cars(epsilon=PRICE * (AFFORDABLE + 1))
-        asked: dict[str, Any] = {"estimator": "MatrixForestPredictor", "epsilon": PRICE}
-        asked["parameters"] = {"n_estimators": 2, "max_depth": 1, "mechanism": "laplace"}
-        model, token = running.run(running.signed(**asked))["id"], running.tokens["analyst"]
+        request: dict[str, Any] = {"estimator": "MatrixForestPredictor", "epsilon": PRICE}
+        request["parameters"] = {"n_estimators": 2, "max_depth": 1, "mechanism": "laplace"}
+        model, token = running.run(running.signed(**request))["id"], running.tokens["analyst"]
     headers = {"Authorization": f"Bearer {token}"}
 
     def ask(number: int, port: int) -> httpx.Response:
@@ -55,7 +55,7 @@ def test_64_clients_never_overspend_and_pay_once_for_one_batch(settings: Setting
     assert len({found.text for found in same}) == 1
     assert Counter(found.status_code for found in each) == {200: AFFORDABLE, 409: CLIENTS - AFFORDABLE}
     with serving(settings.folder, database=settings.database) as running:
-        ledger = running.get("auditor", "/v1/datasets/cars/ledger")
+        ledger = running.ledger()
         assert (ledger["spent"], ledger["remaining"]) == (f"epsilon={PRICE * (AFFORDABLE + 1):g}", "epsilon=0")
         counted = [entry["key"] for entry in ledger["entries"] if entry["state"] == "committed"]
         assert len(counted) == len(set(counted)) == AFFORDABLE + 1

@@ -32,8 +32,8 @@ def test_a_script_plans_runs_predicts_asks_and_downloads(tmp_path: Path) -> None
         few = ["--param", "n_estimators=2", "--param", "max_depth=1"]
         model = run(call(running, address, "plan", "visits", "--estimator", "random-trees", *few))
         found = call(running, address, "predict", model, file)["predictions"]
-        told = CliRunner().invoke(remote, ["download", model, "-o", str(saved)], env=where(running, address))
-        assert told.output == "Wrote\n"
+        result = CliRunner().invoke(remote, ["download", model, "-o", str(saved)], env=where(running, address))
+        assert result.output == "Wrote\n"
         assert vw.load(saved).predict(rows).tolist() == found
         assert "sensitivity 1" in call(running, address, "evaluate", model, "--epsilon", "0.5")["words"]
 

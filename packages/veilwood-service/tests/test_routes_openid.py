@@ -46,9 +46,9 @@ class Provider:
                     self.say({"keys": [KEY.as_dict(private=False)]})
 
             def do_POST(self) -> None:
-                asked = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
-                challenge, nonce = provider.challenges.pop(asked["code"][0], ("", ""))
-                digest = hashlib.sha256(asked["code_verifier"][0].encode()).digest()
+                text = parse_qs(self.rfile.read(int(self.headers["content-length"])).decode())
+                challenge, nonce = provider.challenges.pop(text["code"][0], ("", ""))
+                digest = hashlib.sha256(text["code_verifier"][0].encode()).digest()
                 right = base64.urlsafe_b64encode(digest).rstrip(b"=").decode() == challenge
                 who = base64.b64encode(b"veilwood:hush").decode()
                 if not right or self.headers["authorization"] != f"Basic {who}":
@@ -98,10 +98,10 @@ def come_back(running: Running, provider: Provider, **bent: str) -> Any:
     client = running.test_client
     client.cookies.clear()
     went = client.get("/v1/openid/start", follow_redirects=False)
-    asked = {name: values[0] for name, values in parse_qs(urlsplit(went.headers["location"]).query).items()}
-    assert asked["code_challenge_method"] == "S256"
-    provider.challenges["good"] = (asked["code_challenge"], asked["nonce"])
-    answer = {"code": "good", "state": asked["state"], **bent}
+    request = {name: values[0] for name, values in parse_qs(urlsplit(went.headers["location"]).query).items()}
+    assert request["code_challenge_method"] == "S256"
+    provider.challenges["good"] = (request["code_challenge"], request["nonce"])
+    answer = {"code": "good", "state": request["state"], **bent}
     return client.get("/v1/openid/back", params=answer, follow_redirects=False)
 
 

@@ -30,9 +30,9 @@ def test_an_invitation_makes_one_account_once(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         running.service.database.remove(store.accounts)
         word = running.service.accounts.invite_first()
-        asked = {"invitation": word, "name": "anna", "password": PASSWORD}
+        request = {"invitation": word, "name": "anna", "password": PASSWORD}
         client = running.test_client
-        assert client.post("/v1/accounts/accept", json={**asked, "invitation": "vw_x"}).status_code == 401
-        assert client.post("/v1/accounts/accept", json={**asked, "password": "short"}).status_code == 422
-        assert client.post("/v1/accounts/accept", json=asked).status_code == 200
-        assert client.post("/v1/accounts/accept", json={**asked, "name": "eve"}).status_code == 401
+        assert client.post("/v1/accounts/accept", json={**request, "invitation": "vw_x"}).status_code == 401
+        assert client.post("/v1/accounts/accept", json={**request, "password": "short"}).status_code == 422
+        assert client.post("/v1/accounts/accept", json=request).status_code == 200
+        assert client.post("/v1/accounts/accept", json={**request, "name": "eve"}).status_code == 401

@@ -14,10 +14,10 @@ from veilwood_testing.running_service import Running
 
 
 def test_everybody_sees_whether_it_is_alive_and_ready_and_operators_how_busy(lasting: Running) -> None:
-    asked = lasting.test_client.get
-    assert asked("/healthz").json() == {"status": "alive", "version": __version__}
-    assert asked("/readyz").status_code == 503, "no thread of jobs runs in this test"
+    request = lasting.test_client.get
+    assert request("/healthz").json() == {"status": "alive", "version": __version__}
+    assert request("/readyz").status_code == 503, "no thread of jobs runs in this test"
     lasting.service.jobs.last_poll = time.monotonic()
-    assert asked("/readyz").json() == {"status": "ready", "has_provider": False}
-    assert asked("/v1/metrics").status_code == 401
+    assert request("/readyz").json() == {"status": "ready", "has_provider": False}
+    assert request("/v1/metrics").status_code == 401
     assert lasting.ask("analyst", "GET", "/v1/metrics").status_code == 403

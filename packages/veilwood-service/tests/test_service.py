@@ -30,12 +30,12 @@ def test_budgets_of_people_and_periods_bind_together(running: Running) -> None:
 
 
 def test_private_answers_are_quoted_charged_and_stored(running: Running) -> None:
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "estimator": "MatrixForestPredictor",
         "epsilon": 2.75,
         "parameters": {"n_estimators": 4, "max_depth": 2},
     }
-    model = running.run(running.signed(**asked))["id"]
+    model = running.run(running.signed(**request))["id"]
     rows = {"rows": CAR.X[:4].to_dict("records"), "epsilon": 0.5}
     quote = running.post("analyst", f"/v1/models/{model}/quote", rows)
     assert (quote["epsilon"], quote["answered_before"], quote["remaining"]) == ("1/2", False, "epsilon=3")
@@ -48,20 +48,20 @@ def test_private_answers_are_quoted_charged_and_stored(running: Running) -> None
     assert (refused.status_code, refused.json()["remaining"]) == (409, "epsilon=2.5")
     more["epsilon"] = 2.5
     assert len(running.post("analyst", f"/v1/models/{model}/answers", more)["labels"]) == 4
-    dearer = {"rows": CAR.X[8:9].to_dict("records"), "epsilon": 2.8}
-    assert running.ask("analyst", "POST", f"/v1/models/{model}/answers", json=dearer).status_code == 422
+    larger = {"rows": CAR.X[8:9].to_dict("records"), "epsilon": 2.8}
+    assert running.ask("analyst", "POST", f"/v1/models/{model}/answers", json=larger).status_code == 422
     assert running.ask("analyst", "POST", f"/v1/models/{model}/predict", json=rows).status_code == 404
 
 
 def test_an_answer_that_was_charged_and_never_stored_is_not_charged_again(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: dict[str, Any] = {
+    request: dict[str, Any] = {
         "estimator": "MatrixForestPredictor",
         "epsilon": 0.5,
         "parameters": {"n_estimators": 4, "max_depth": 2},
     }
-    model = running.run(running.signed(**asked))["id"]
+    model = running.run(running.signed(**request))["id"]
     rows = {"rows": CAR.X[:4].to_dict("records")}
     with monkeypatch.context() as patch:
         patch.setattr(RunLedger, "publish", lambda *_: (_ for _ in ()).throw(OSError("killed")))

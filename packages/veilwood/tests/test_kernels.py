@@ -158,10 +158,10 @@ def test_row_queries_agree_with_the_numpy_twins(n_classes: int, monkeypatch: pyt
         fast, slow = (answer_query(GradientSums(tables, n_classes, limit), memory, fast=fast) for fast in (True, False))
         assert (fast == slow).all()
     steps = rng.integers(-(1 << 24), 1 << 24, (tables[-1].n_cells, memory.scores.shape[1])).astype(np.int32)
-    twin = memory.select(np.ones(9000, bool))
+    control = memory.select(np.ones(9000, bool))
     memory.add_scores(tables[-1], steps)
-    twin.add_scores(tables[-1], steps, fast=False)
-    assert (memory.scores == twin.scores).all()
+    control.add_scores(tables[-1], steps, fast=False)
+    assert (memory.scores == control.scores).all()
     for table in tables:
         fast, slow = (answer_query(RowsByCell(table), memory, fast=fast) for fast in (True, False))
         assert (fast == slow).all()

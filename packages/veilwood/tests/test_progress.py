@@ -55,11 +55,11 @@ def test_the_number_of_batches_is_not_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_progress_is_reported_to_whom_it_is_for() -> None:
-    told: list[tuple[str, int]] = []
-    progress.set_progress_callback(lambda doing, number: told.append((doing, number)))
+    lines: list[tuple[str, int]] = []
+    progress.set_progress_callback(lambda doing, number: lines.append((doing, number)))
     try:
         assert list(progress.track_progress("ab", "counting rows")) == ["a", "b"]
     finally:
         progress.set_progress_callback(None)
     assert list(progress.track_progress("ab", "counting rows")) == ["a", "b"]
-    assert told == [("counting rows", 1), ("counting rows", 2)]
+    assert lines == [("counting rows", 1), ("counting rows", 2)]

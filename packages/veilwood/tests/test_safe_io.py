@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 import veilwood as vw
 from veilwood import safe_io as bounded
 from veilwood.cli.main import main
-from veilwood.errors import FileError
+from veilwood.errors import FileError, UnreadableError
 from veilwood.models.file import sign, verify
 from veilwood.privacy import signature
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.safe_io import MAX_DIGITS, MAX_NESTING, parse_fraction, read_json, read_text, write_file
+from veilwood_testing.errors import rejects
 from veilwood_testing.hostile_input import HOSTILE, LONG_EXPONENT, LONG_NUMBERS, SCHEMA, nested_list, within_time_limit
 
 pytestmark = [
@@ -49,11 +50,11 @@ def test_floats_are_read_as_they_are_written(value: float) -> None:
 
 @pytest.mark.parametrize("text", LONG_NUMBERS, ids=lambda text: text[:14])
 def test_long_numbers_are_refused_unread(text: str) -> None:
-    with within_time_limit(), pytest.raises(vw.VeilwoodError, match="400 digits"):
+    with within_time_limit(), rejects(UnreadableError, raised_in="parse_fraction"):
         parse_fraction(text)
-    with within_time_limit(), pytest.raises(vw.VeilwoodError, match=r"digits|above 0"):
+    with within_time_limit(), rejects(UnreadableError, raised_in="parse_fraction"):
         requested_loss(text, 0)
-    with within_time_limit(), pytest.raises(vw.VeilwoodError, match=r"digits|between 0"):
+    with within_time_limit(), rejects(UnreadableError, raised_in="parse_fraction"):
         requested_loss(1, text)
 
 
@@ -70,17 +71,17 @@ def test_long_numbers_are_refused_in_any_type(make: Any) -> None:
     "text", ["", "x", "1/0", "nan", "inf", "-inf", "1e", "e5", "1//2", "1/2/3", "0x10", "1 2", None, 1, 1.5, b"1"]
 )
 def test_what_is_no_number_is_refused(text: Any) -> None:
-    with pytest.raises(vw.VeilwoodError, match="not a"):
+    with rejects(UnreadableError, raised_in="parse_fraction"):
         parse_fraction(text)
 
 
 def test_the_limit_is_exact() -> None:
     assert parse_fraction("9" * 250 + "/" + "1" + "0" * (MAX_DIGITS - 1)) > 0
-    with pytest.raises(vw.VeilwoodError, match="more than 400 digits"):
+    with rejects(UnreadableError, raised_in="check_digits"):
         parse_fraction("9" * 250 + "/1" + "0" * MAX_DIGITS)
-    with pytest.raises(vw.VeilwoodError, match="has a magnitude above 10"):  # what no float can hold
+    with rejects(UnreadableError, raised_in="check_digits"):  # what no float can hold
         parse_fraction("1e310")
-    with pytest.raises(vw.VeilwoodError, match="below 10"):
+    with rejects(UnreadableError, raised_in="check_digits"):
         parse_fraction("1e-310")
 
 
@@ -105,9 +106,9 @@ def test_json_is_read_as_it_was_written(value: Any, ascii_only: bool) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_json_is_refused(name: str) -> None:
     text, reason = HOSTILE[name]
-    with within_time_limit(), pytest.raises(vw.VeilwoodError, match=reason) as told:
+    with within_time_limit(), pytest.raises(vw.VeilwoodError, match=reason) as raised:
         read_json(text, 99 if name == "too much" else bounded.MAX_BYTES)
-    assert len(str(told.value)) < 400
+    assert len(str(raised.value)) < 400
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
@@ -115,15 +116,15 @@ def test_nesting_up_to_the_limit_is_read() -> None:
 
 
 def test_files_without_an_end_are_not_read() -> None:
-    with within_time_limit(), pytest.raises(vw.VeilwoodError, match="not an ordinary file"):
+    with within_time_limit(), rejects(UnreadableError, raised_in="read_file"):
         read_text("/dev/zero", 1000)
-    with within_time_limit(), pytest.raises(vw.ModelFileError, match="not an ordinary file"):
+    with within_time_limit(), rejects(vw.ModelFileError, raised_in="load_signed"):
         vw.load("/dev/zero")
 
 
 def test_long_files_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "long").write_bytes(b"x" * 1001)
-    with pytest.raises(vw.VeilwoodError, match="more than 1,000 bytes"):
+    with rejects(UnreadableError, raised_in="read_text"):
         read_text(tmp_path / "long", 1000)
     assert read_text(tmp_path / "long", 1001) == "x" * 1001
 
@@ -163,7 +164,7 @@ def test_sums_of_losses_do_not_grow_without_end() -> None:
     primes = [p for p in range(2, 30_000) if all(p % q for q in range(2, int(p**0.5) + 1))]
     losses = [Loss.pure(Fraction(1, p)) for p in primes]
     assert Loss.total(losses[:200]).epsilon == sum(Fraction(1, p) for p in primes[:200])
-    with within_time_limit(), pytest.raises(vw.VeilwoodError, match="4,000 digits"):
+    with within_time_limit(), rejects(UnreadableError, raised_in="check_digits"):
         Loss.total(losses)
     ledger = vw.MemoryLedger()
     refused = None
@@ -249,12 +250,12 @@ def open_and_use(path: Path) -> None:
     """Ask a ledger everything; at least one answer is that it is damaged or altered."""
     reasons = []
     loss = Loss.pure(Fraction(1, 10))
-    asked: list[Callable[[Any], Any]] = [
+    requests: list[Callable[[Any], Any]] = [
         lambda book: book.verify(), lambda book: book.entries(), lambda book: book.spent, lambda book: book.remaining,
         lambda book: book.can_afford(loss), lambda book: str(book),
         lambda book: book.reserve(loss, what="x", neighbours="rows", plan="0").commit(),
     ]  # fmt: skip
-    for ask in asked:
+    for ask in requests:
         try:
             ask(vw.SQLiteLedger(path))
         except vw.LedgerError as error:
@@ -272,7 +273,7 @@ def test_a_ledger_that_computes_is_refused(tmp_path: Path) -> None:
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
             "SELECT 1 AS one, CAST(max(i) AS TEXT) AS body FROM n;"
         )
-    with within_time_limit(), pytest.raises(vw.LedgerError, match="damaged"):
+    with within_time_limit(), rejects(vw.LedgerError, raised_in="SQLiteLedger.__init__"):
         vw.SQLiteLedger(path)
 
 
@@ -327,12 +328,12 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(FileError, match=r"No space left on device.*Hint"):
+    with rejects(FileError, raised_in="write_file"):
         write_file(path, b"new")
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["plan.json"]  # nothing unfinished is left behind
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=r"nowhere.*No such file"):
+    with rejects(FileError, raised_in="write_file"):
         write_file(tmp_path / "nowhere" / "plan.json", b"")

@@ -14,12 +14,14 @@ from veilwood_papers.tables import PublicTables
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """The forests that are asked for; none is fitted."""
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
     monkeypatch.setattr(methods, "load_table", lambda tables, name: name)
     monkeypatch.setattr(methods, "error_unit", lambda table: 1000.0)
-    monkeypatch.setattr(methods, "make_forest", lambda method, table, **given: asked.append({"method": method} | given))
-    monkeypatch.setattr(methods, "holdout_score", lambda forest, table, seed, scale: float(len(asked)))
-    return asked
+    monkeypatch.setattr(
+        methods, "make_forest", lambda method, table, **given: requests.append({"method": method} | given)
+    )
+    monkeypatch.setattr(methods, "holdout_score", lambda forest, table, seed, scale: float(len(requests)))
+    return requests
 
 
 def test_one_axis_varies_and_the_rest_is_as_usual(made: list[dict[str, Any]]) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from veilwood.arrays import Ints
-from veilwood.errors import VeilwoodError
+from veilwood.errors import MechanismError
 from veilwood.privacy import entropy
 from veilwood_papers.mpc import plain as fixed_point
 from veilwood_papers.mpc import plain as plaintext
@@ -35,6 +35,7 @@ from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threa
 from veilwood_secure.protocols.hidden_forest import assign_rows_to_trees
 from veilwood_secure.protocols.public_trees import grow_extra_trees
 from veilwood_secure.protocols.records import Domain
+from veilwood_testing.errors import rejects
 from veilwood_testing.hidden_trees import load_rows, random_noise, random_rows, random_table
 from veilwood_testing.mpc_engines import PlainEngine
 from veilwood_testing.noise_checks import laplace_mass
@@ -97,8 +98,8 @@ def naive(
         below, labels = naive(
             [r for r in rows if r[0][chosen] == v], domain, depth, extra, node * w + v, (*used, chosen)
         )
-        for mine, theirs in zip(splits, below, strict=True):
-            mine.update(theirs)
+        for own, other in zip(splits, below, strict=True):
+            own.update(other)
         leaves.update(labels)
     return splits, leaves
 
@@ -202,7 +203,7 @@ def test_fixed_point_noise_gives_the_count_away_and_ours_does_not() -> None:
     assert reached[0] == 1  # a log that the formula does not know would show here
     assert reached[1] < 0.1  # more than nine outputs in ten cannot come from a count of 1
     assert (laplace_mass(scale, np.arange(-30, 31)) > 0).all()
-    with pytest.raises(VeilwoodError, match="uint64"):
+    with rejects(MechanismError, raised_in="log_laplace_not_private"):
         fixed_point.log_laplace_not_private(PlainEngine(), scale, (1,))
 
 

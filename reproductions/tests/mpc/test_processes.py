@@ -55,9 +55,9 @@ def test_three_processes_agree_with_mpyc(mpc: Any, monkeypatch: pytest.MonkeyPat
     secure = mpc.SecInt(32)
     ours = run_three(busy, share(x), share(y))
     a, b = (secure.array(values.astype(object)) for values in (x, y))
-    theirs = [mpc.run(mpc.output(value)) for value in (a * b, a @ b.T, a < b)]
+    other = [mpc.run(mpc.output(value)) for value in (a * b, a @ b.T, a < b)]
     for outcome in ours:
-        for our, their in zip(outcome.result, theirs, strict=True):
+        for our, their in zip(outcome.result, other, strict=True):
             np.testing.assert_array_equal(our, np.array(their, dtype=np.int64))
         assert outcome.stats.rounds == 14
         assert outcome.stats.bytes_sent > 0
@@ -87,8 +87,8 @@ def test_three_processes_grow_the_same_tree_as_one() -> None:
     extra = random_noise(rng, domain, depth)
     inputs = share(encode_one_hot(codes, domain)), share(encode_classes(target, domain))
     choose = plaintext.noisy_largest(extra)
-    twin = plaintext.grow_tree(codes, target, sizes=(4,) * 4, n_classes=2, depth=depth, split=choose, label=choose)
+    control = plaintext.grow_tree(codes, target, sizes=(4,) * 4, n_classes=2, depth=depth, split=choose, label=choose)
     for outcome in run_three(grown_by_a_server, *inputs, domain, depth, extra):
         splits, leaves = outcome.result
-        assert all((mine == theirs).all() for mine, theirs in zip(splits, twin.splits, strict=True))
-        assert (leaves == twin.leaves).all()
+        assert all((own == other).all() for own, other in zip(splits, control.splits, strict=True))
+        assert (leaves == control.leaves).all()

@@ -16,6 +16,7 @@ from sklearn.base import clone
 import veilwood as vw
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.datasets import balance_scale, car
+from veilwood.errors import ParameterError
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.noise import DiscreteLaplace
@@ -30,6 +31,7 @@ from veilwood_papers.not_private.as_published import (
     frequencies_as_printed,
     means_as_published,
 )
+from veilwood_testing.errors import rejects
 from veilwood_testing.exhibits import forest_as_printed
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")]
@@ -142,8 +144,8 @@ def test_reasons_are_those_of_the_variant() -> None:
     )
     assert published.voting == counterpart.voting
     for trees in ("disjoint", "shared"):  # without partition each tree has an equal part of the budget
-        ours, theirs = (forest.set_params(trees=trees).plan().steps for forest in (counterpart, published))
-        assert [step.mechanism for step in theirs] == [step.mechanism for step in ours]
+        ours, other = (forest.set_params(trees=trees).plan().steps for forest in (counterpart, published))
+        assert [step.mechanism for step in other] == [step.mechanism for step in ours]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,7 @@ def test_trees_are_grown_as_printed() -> None:
         ours = vw.RandomTreesClassifier(car().schema, thresholds=thresholds, **sound).plan()
         same = ours.choices["structure"] == forest_as_printed().plan().choices["structure"]
         assert same == (thresholds == "range")
-    with pytest.raises(vw.VeilwoodError, match=r"thresholds='bounds' is not known"):
+    with rejects(ParameterError, name="thresholds"):
         vw.RandomTreesClassifier(car().schema, thresholds="bounds").plan()
 
 

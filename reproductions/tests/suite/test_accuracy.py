@@ -37,8 +37,8 @@ def test_skill_is_none_for_the_floor_and_all_for_the_best_plain_forest() -> None
     scores = {**free, "a": 0.5, "b": 0.9, "c": 0.7}
     rows = [("development", "t", name, np.inf if name in free else 1.0, 0.0, 0, scores[name]) for name in scores]
     found = pd.DataFrame(rows, columns=list(suite.FIELDS[:7]))
-    told = suite.add_skills(found).set_index("estimator").skill
-    assert told.to_dict() == pytest.approx({"a": 0.0, "b": 1.0, "c": 0.5})
+    result = suite.add_skills(found).set_index("estimator").skill
+    assert result.to_dict() == pytest.approx({"a": 0.0, "b": 1.0, "c": 0.5})
     text = suite.render_report(found, "development", 0.0)
     assert "| c | 0.500 |" in text
     assert "no skill" in suite.render_report(found[found.estimator == "a"], "development", 0.0)

@@ -6,6 +6,7 @@ Statistics are in ``statistics``, reports in ``model_files``, and attacks on oth
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,12 +16,11 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 from sklearn.base import clone
 
 from veilwood import estimators
-from veilwood.arrays import Bools, Floats, Int32s, Ints
+from veilwood.arrays import AnyArray, Bools, Floats, Int32s, Ints
 from veilwood.data.columns import did_you_mean
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.open_rows import open_rows
@@ -39,33 +39,52 @@ from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Adjacency
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
-from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan
 from veilwood.privacy.release import Release
 from veilwood.privacy.selection import RandomStopping
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import route_rows
 from veilwood_audit.noninterference import DoorEvent, force_outcomes
-from veilwood_audit.statistics import ALPHA, one_run_lower_bound
+from veilwood_audit.statistics import (
+    ALPHA,
+    TradeOff,
+    composed_tradeoff,
+    gaussian_tradeoff,
+    one_run_lower_bound,
+    tradeoff_lower_bound,
+)
 
 N_CANARIES = 16384
 """Canaries of one audited fit: enough for a lower bound of about 0.8 for an epsilon of 1."""
 
-_CROWD_ROWS = 32  # rows per canary that make its gradient large, if gradients are released
 _ONE_TABLE = 100  # rows times epsilon at which PrivateForestClassifier releases one table and nothing else
-_ONE_ROUND = 600.0  # rows times epsilon at which PrivateForestRegressor has one round
+_ONE_ROUND = 600.0  # rows times epsilon at which PrivateForestRegressor has one round, of fine groups
 _COUNT_STEP = AdaptiveStep.TABLE.at(1)  # the step of a single table
+_ROUND_KINDS = {
+    kind.key for kind in (AdaptiveStep.ROUND_ROWS, AdaptiveStep.ROUND_GRADIENTS, AdaptiveStep.ROUND_PAIRS)
+}  # that one row changes in its own cell
 _ALL_STEPS = "everything"  # key of the result of all steps in a recording
+_GUESSED_OF_ALL = (0.3, 0.5)  # fraction of canaries guessed by trade-off: trees from the data, and known trees
+_GUESSED_OF_TREES = 0.6
+_SAME_SIZE = 1e-9  # relative
+_MAX_PARTS = 12  # releases of a plan whose trade-off is composed one by one, unless they are equal
 _FRACTION_GUESSED = 0.1  # fraction of canaries guessed in each tail, if likelihood ratios have no maximum
 
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """Result of one audited fit: numbers of canaries, guesses and right guesses, and the lower bound on epsilon."""
+    """Result of one audited fit: numbers of canaries, guesses and right guesses, and the lower bounds on epsilon.
+
+    ``tradeoff_lower_bound`` holds for a plan whose whole trade-off is claimed, not only its epsilon and delta: it is
+    the largest epsilon for which a fit with the noise of that epsilon would be refuted. It is 0 for plans of which this
+    trade-off is not known.
+    """
 
     canaries: int
     guesses: int
     correct: int
     epsilon_lower_bound: float
+    tradeoff_lower_bound: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -95,12 +114,12 @@ class Attack:
     @property
     def refuted(self) -> bool:
         """Whether the attack refutes the claim."""
-        return self.audited.epsilon_lower_bound > self.epsilon
+        return max(self.audited.epsilon_lower_bound, self.audited.tradeoff_lower_bound) > self.epsilon
 
     @property
     def has_power(self) -> bool:
         """Whether the attack refutes the control. An attack without power shows nothing."""
-        return self.control.epsilon_lower_bound > self.epsilon
+        return max(self.control.epsilon_lower_bound, self.control.tradeoff_lower_bound) > self.epsilon
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-compatible values."""
@@ -162,7 +181,8 @@ def canary_estimator(
     n_dice, sides, depth = (2, 64, 2) if "n_ensembles" in known else (20, 2, 14)
     wanted: dict[str, Any] = {"n_estimators": 1, "max_depth": depth, "split_budget": 0.02, "candidates": 1}
     if issubclass(estimator_class, PrivateForestClassifier | PrivateForestRegressor):
-        # A declared number of rows that leads to one table, or to one round, over the values of a single column.
+        # A number of rows that leads to one table, or to one round, over the values of a single column. A classifier
+        # believes a declared number, so one fit holds all canaries; a regressor counts, so that each fit holds few.
         n_dice, sides = 1, N_CANARIES
         enough = _ONE_TABLE if estimator_class is PrivateForestClassifier else _ONE_ROUND
         wanted |= {"n_rows": max(1, round(enough / epsilon))}
@@ -209,29 +229,93 @@ def audit_one_run(
     rng = np.random.default_rng(seed)
     schema = Schema.resolve(estimator.schema)
     table = _draw_canaries(estimator, schema, canaries, rng)
-    # Canaries have the last class or the upper bound. For boosted forests, many rows with the lower bound at the cell
-    # of the first candidate make the gradient of a canary large.
+    size = len(table)
+    if isinstance(estimator, PrivateForestRegressor):
+        size = min(size, 2 * (estimator.n_rows or size))  # of which half are included
+    ratios, included, every = [], [], np.zeros(len(table))  # canaries with a leaf of their own, and all of them
+    coins_of_all = np.zeros(len(table), bool)
+    for first in range(0, len(table) - len(table) % size, size):
+        coins = coins_of_all[first : first + size] = rng.random(size) < 0.5
+        fitted = clone(estimator)
+        ratio, alone = _fit_and_compare(fitted, schema, table.iloc[first : first + size], coins)
+        every[first : first + size][alone] = ratio
+        ratios.append(ratio)
+        included.append(coins[alone])
+    plan = fitted.plan_
+    correct, guesses = _count_guesses(plan, np.concatenate(ratios), np.concatenate(included))
+    delta = float(plan.loss.delta)
+    bound = one_run_lower_bound(correct, guesses, canaries=len(table), delta=delta, alpha=alpha / 2)
+    curve = _tradeoff_bound(plan, every, coins_of_all, alpha / 2)
+    return CanaryResult(len(table), guesses, correct, bound, curve)
+
+
+def _tradeoff_bound(plan: Plan, ratio: Floats, included: Bools, alpha: float) -> float:
+    """Return the bound by trade-offs. The number of guesses is fixed before the run: it follows from the plan.
+
+    The ratio of a canary without a leaf of its own is 0. Such a canary is guessed last, and by nothing.
+    """
+    claim = _claimed_tradeoff(plan)
+    if claim is None:
+        return 0.0
+    size = np.abs(ratio)
+    part = _GUESSED_OF_ALL["structure" in plan.choices]
+    if plan.layout.records == ALL_TO_EVERY_TREE and plan.layout.trees > 1:
+        part = _GUESSED_OF_TREES / plan.layout.trees  # of those in which all trees agree
+    if isinstance(plan.steps[-1].mechanism, DiscreteGaussian):
+        part = 2 * _FRACTION_GUESSED
+    elif np.ptp(size) < _SAME_SIZE * size.max(initial=1.0):  # counts: every release tells equally much
+        part = 1.0
+    guesses = int(part * len(ratio))
+    guessed = np.argsort(-size, kind="stable")[:guesses]
+    correct = int((included[guessed] == (ratio[guessed] > 0)).sum())
+    return tradeoff_lower_bound(correct, guesses, canaries=len(ratio), claim=claim, alpha=alpha)
+
+
+def _claimed_tradeoff(plan: Plan) -> Callable[[float], TradeOff] | None:
+    """Return the trade-off of a canary under plans like this one, by epsilon; None if it is not known."""
+    (*_, last), loss, delta = plan.steps, plan.loss, float(plan.loss.delta)
+    if delta > 0:  # one number with noise of one scale
+        if len(plan.steps) > 1 or not isinstance(last.mechanism, DiscreteGaussian) or plan.layout.trees > 1:
+            return None
+        shift = math.isqrt(last.sensitivity)
+
+        def of_gaussian(epsilon: float) -> TradeOff:
+            rho = requested_loss(epsilon, delta).rho
+            assert rho is not None
+            return gaussian_tradeoff(float(last.sensitivity / (2 * rho)), shift)
+
+        return of_gaussian if shift**2 == last.sensitivity else None
+    if loss.epsilon is None or any(step.loss.epsilon is None for step in plan.steps):
+        return None
+    if plan.opened_as:  # what a step costs followed from released values, so that only the sum was fixed
+        return lambda epsilon: composed_tradeoff([epsilon])
+    # The steps of a plan are independent releases, and so are the leaf counts of trees that share all rows.
+    fractions = [float(step.loss.epsilon / loss.epsilon) for step in plan.steps if step.loss.epsilon]
+    trees = plan.layout.trees if len(fractions) == 1 and plan.layout.records == ALL_TO_EVERY_TREE else 1
+    fractions = [fraction / trees for fraction in fractions for _ in range(trees)]
+    largest = sorted(fractions)[-_MAX_PARTS:]
+    rest = max(1.0 - sum(largest), 0.0)  # as one release: no composition of its parts tells more
+    return lambda epsilon: composed_tradeoff([epsilon * each for each in (*largest, rest) if each > 0])
+
+
+def _fit_and_compare(fitted: BaseForest, schema: Schema, table: pd.DataFrame, included: Bools) -> tuple[Floats, Bools]:
+    """Fit on the included canaries. Return the log-likelihood ratios of canaries with leaves of their own, and a mask.
+
+    Canaries have the last class or the upper bound; those of boosted forests have either bound in turn, so that the
+    mean is in the middle and gradients are large.
+    """
     low, high = schema.target.bounds if schema.task == "regression" else (schema.classes[0], schema.classes[-1])
-    crowd = table.iloc[np.zeros(_CROWD_ROWS * len(table) if _is_boosted(estimator) else 0, int)]
-    table = table.iloc[1:] if len(crowd) else table
-    included = rng.random(len(table)) < 0.5
-    fitted = clone(estimator)
+    is_low = (np.arange(len(table)) % 2 == 1) & isinstance(fitted, PrivateForestRegressor)
+    target = np.array([low if each else high for each in is_low])
     with warnings.catch_warnings():  # one row per leaf is less than the noise on purpose; canaries are not private
         warnings.simplefilter("ignore", UtilityWarning)
         warnings.simplefilter("ignore", PrivacyWarning)
-        target = np.array([low] * len(crowd) + [high] * int(included.sum()))
-        recorded = _fit_recorded(fitted, pd.concat([crowd, table[included]]), target)
+        recorded = _fit_recorded(fitted, table[included], target[included])
+        if isinstance(fitted, PrivateForestRegressor):
+            return _round_ratios(fitted, recorded, table, is_low), np.ones(len(table), bool)
         values, leaves, contribution = _released_leaves(fitted, recorded, table)
     alone = _has_own_leaves(leaves)
-    ratio = _canary_log_ratio(fitted.plan_, fitted.plan_.steps[-1], values[alone], contribution)
-    if fitted.plan_.steps[-1].kind == AdaptiveStep.ROUND_GRADIENTS.key:  # the step before it counts rows
-        counted = fitted.plan_.steps[-2]
-        rows = recorded[counted.name][fitted._encode_rows(table)[alone, :1]]
-        ratio = ratio + _canary_log_ratio(fitted.plan_, counted, rows, np.array(1))
-    correct, guesses = _count_guesses(fitted.plan_, ratio, included[alone])
-    delta = float(fitted.plan_.loss.delta)
-    bound = one_run_lower_bound(correct, guesses, canaries=len(table), delta=delta, alpha=alpha)
-    return CanaryResult(len(table), guesses, correct, bound)
+    return _canary_log_ratio(fitted.plan_, fitted.plan_.steps[-1], values[alone], contribution), alone
 
 
 def attack_estimator(
@@ -317,7 +401,7 @@ class _RecordingDoor(Door):
         return noisy
 
 
-def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: NDArray[Any]) -> dict[str, Any]:
+def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: AnyArray) -> dict[str, Any]:
     """Fit an estimator, and return the releases of a PrivateForest by step. Models of others contain all releases."""
     recorded: dict[str, Any] = {}
     if not isinstance(estimator, PrivateForestClassifier | PrivateForestRegressor):
@@ -327,31 +411,43 @@ def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: NDArray[Any]) -> di
     source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit)
     door = _RecordingDoor(design.plan, open_ledger(estimator.ledger), recorded)
 
-    def measure(door: Door) -> Any:
+    def measure_recorded(door: Door) -> Any:
         recorded[_ALL_STEPS] = method.measure_rows(design, source, door, estimator.n_jobs)
         return recorded[_ALL_STEPS]
 
-    estimator._run_release(Release(door), design, method, measure)
+    estimator._run_release(Release(door), design, method, measure_recorded)
     return recorded
 
 
-def _is_boosted(estimator: BaseForest) -> bool:
-    return isinstance(estimator, PrivateForestRegressor)
+def _round_ratios(
+    fitted: PrivateForestRegressor, released: dict[str, Any], table: pd.DataFrame, is_low: Bools
+) -> Floats:
+    """Return the log-likelihood ratio of each canary, over the cells of all rounds, of which each has one canary."""
+    learned, ratio = released[_ALL_STEPS], np.zeros(len(table))
+    codes = fitted._encode_rows(table)[:, 0].astype(np.int64)
+    target = np.where(is_low, 0, TARGET_LEVELS).astype(np.int32)
+    rounds = [step for step in fitted.plan_.steps if step.kind in _ROUND_KINDS]
+    if len({step.at for step in rounds}) != 1 or any(step.shape[0] <= codes.max() for step in rounds):
+        raise UseError("this attack requires one round with a cell for every value. Hint: use n_rows = 600 / epsilon.")
+    for step in rounds:
+        scores = np.broadcast_to(learned.start, (len(codes), 1)).astype(np.int32)
+        gradient = row_gradients(scores, target, 0, learned.residual_limit).astype(np.int64).reshape(-1, 1)
+        moved = np.ones_like(gradient)
+        if step.kind == AdaptiveStep.ROUND_GRADIENTS.key:
+            moved = gradient
+        elif step.kind == AdaptiveStep.ROUND_PAIRS.key:
+            moved = np.concatenate([GRADIENT_UNITS + gradient, GRADIENT_UNITS - gradient], axis=1)
+        seen = released[step.name].reshape(step.shape[0], -1)[codes]
+        ratio = ratio + _canary_log_ratio(fitted.plan_, step, seen, moved)
+    return ratio
 
 
-def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame) -> tuple[NDArray[Any], Int32s, Ints]:
+def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame) -> tuple[AnyArray, Int32s, Ints]:
     """Return, for each canary, the released numbers that it contributes to, their leaves and its contributions."""
     codes = fitted._encode_rows(table)
     leaves = route_rows(fitted.forest_, codes)
     regression = fitted.schema_.task == "regression"
     column, contribution = (0, TARGET_LEVELS) if regression else (len(fitted.schema_.classes) - 1, 1)
-    if _is_boosted(fitted):
-        learned, last = released[_ALL_STEPS], fitted.plan_.steps[-1]
-        highest = np.array([TARGET_LEVELS], np.int32)
-        moved: Ints = row_gradients(learned.start[None], highest, 0, learned.residual_limit).astype(np.int64)
-        if last.kind == AdaptiveStep.ROUND_PAIRS.key:
-            moved = np.concatenate([GRADIENT_UNITS + moved, GRADIENT_UNITS - moved], axis=None)
-        return released[last.name][codes[:, 0]], leaves[:, :1], moved
     if released:
         last_step = fitted.plan_.steps[-1]
         if (last_step.kind, last_step.at) != (_COUNT_STEP.kind, _COUNT_STEP.at):
@@ -364,7 +460,7 @@ def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame)
     return fitted.leaf_counts_[leaves, column], leaves, np.array(contribution)
 
 
-def _canary_log_ratio(plan: Plan, step: Step, seen: NDArray[Any], contribution: Ints) -> Floats:
+def _canary_log_ratio(plan: Plan, step: Step, seen: AnyArray, contribution: Ints) -> Floats:
     """Return the log-likelihood ratio, included against excluded, of numbers that hold only the canary and noise."""
     mechanism: Any = step.mechanism
     match mechanism:

@@ -29,7 +29,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from fractions import Fraction
 from numbers import Number
@@ -40,9 +40,8 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from veilwood.arrays import Bools, Int32s, Ints
+from veilwood.arrays import AnyArray, Bools, Int32s, Ints
 from veilwood.errors import SetupError
 from veilwood.forests.adaptive.row_backend import MemoryBackend, ScoredRows
 from veilwood.models.file import save
@@ -54,6 +53,7 @@ from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step
+from veilwood.privacy.time_factors import SeriesNoise
 from veilwood.siblings import CLUSTER_SOURCE
 from veilwood.trees.counting import Assignment
 
@@ -155,13 +155,13 @@ def _contains_secret(value: Any, secret: Any) -> bool:
     return isinstance(value, Number | np.generic) and not isinstance(value, bool) and bool(value == secret)
 
 
-def _raw_bytes(value: bytes | bytearray | NDArray[Any] | str) -> bytes:
+def _raw_bytes(value: bytes | bytearray | AnyArray | str) -> bytes:
     if isinstance(value, str):
         return value.encode()
     return value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
 
 
-def _contains_sequence(array: NDArray[Any], wanted: NDArray[Any]) -> bool:
+def _contains_sequence(array: AnyArray, wanted: AnyArray) -> bool:
     """Return True if the flattened ``array`` contains the numbers of ``wanted`` in sequence, whatever the types."""
     if array.dtype.kind not in "iuf" or array.size < wanted.size or not wanted.size:
         return False
@@ -561,6 +561,9 @@ def diff_traces(one: Trace, other: Trace, allowed: Fraction | None = None) -> li
 def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
     """Return the loss (epsilon or rho) of a pair of exact inputs, and their distance in the norm of the step."""
     mechanism: Any = step.mechanism
+    if isinstance(mechanism, SeriesNoise):  # one release of a series, whose weighted counts are the exact inputs
+        cost, moved = event_cost(replace(step, mechanism=mechanism.noise), one, other)
+        return cost, math.ceil(Fraction(moved, mechanism.factor.norm(squared=mechanism.is_gaussian)))
     if isinstance(mechanism, SparseLaplace):
         moved = sum(abs(one.get(cell, 0) - other.get(cell, 0)) for cell in {*one, *other})
         return mechanism.epsilon(moved), moved

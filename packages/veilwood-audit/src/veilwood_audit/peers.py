@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
+from veilwood.arrays import Floats
 from veilwood.errors import SetupError
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound
 
@@ -129,7 +129,7 @@ def attack_diffprivlib(epsilon: float = 1.0, *, runs: int = _N_RUNS, alpha: floa
     )
 
 
-def _feature_rows(y: list[int]) -> NDArray[np.float64]:
+def _feature_rows(y: list[int]) -> Floats:
     return np.full((len(y), 1), 0.5)
 
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops of gpu.py: one thread takes one row down the trees of a group, one tree after the other. No noise here.
 //
-// A node is (feature, cut, child, leaf) as in Forest.packed; codes lie column after column. Compiled with
+// A node is (feature, cut, child, leaf) as in Forest.packed_nodes; codes lie column after column. Compiled with
 //   THREADS      threads of a block
 //   WIDTH        numbers at a leaf: counters or values
 //   STAGE_TREES  1 if the nodes and leaves of a group lie in the block's shared memory, 0 if they are read from afar

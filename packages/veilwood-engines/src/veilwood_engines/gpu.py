@@ -17,34 +17,12 @@ from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 import numpy as np
 
 from veilwood.arrays import Bools, Codes, Floats, Int32s, Ints
+from veilwood.data import counts as queries
 from veilwood.data.batches import Batch, Source
-from veilwood.data.counts import (
-    Axis,
-    ClassesByCell,
-    ContingencyTable,
-    EvidenceGain,
-    GradientSums,
-    ResidualHistogram,
-    RowBackend,
-    RowQuery,
-    RowsByCell,
-    TargetSums,
-)
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import SetupError
+from veilwood.forests.adaptive import row_backend
 from veilwood.forests.adaptive.contingency import BinnedColumn, PackedTables
-from veilwood.forests.adaptive.row_backend import (
-    DRAW_UNITS,
-    EXP_TABLE,
-    LEVEL_UNITS,
-    MAX_SCORE,
-    SIGMOID_TABLE,
-    ScoredRows,
-    answer_query,
-    merge_cells,
-    split_off,
-    sum_answers,
-)
 from veilwood.privacy.entropy import random_integers
 from veilwood.trees.counting import ACCELERATOR
 from veilwood.trees.forest import Forest
@@ -186,7 +164,7 @@ class DeviceForest:
         self._n_processors = device_attribute("MultiProcessorCount")
         self._forest, self._width = forest, width
         self._leaf_bytes = width * np.dtype(leaf_type).itemsize
-        self._arrays = tuple(cupy.asarray(a) for a in (forest.packed, forest.roots, forest.lookup))
+        self._arrays = tuple(cupy.asarray(a) for a in (forest.packed_nodes, forest.roots, forest.lookup))
 
     def count_rows(self, columns: Any, target: Any, owner: Any, levels: int, totals: Any) -> None:
         """Add the rows with these codes and targets to ``totals``, shape (n_leaves, width)."""
@@ -265,7 +243,7 @@ def _require_gpu() -> None:
         n_devices = cupy.cuda.runtime.getDeviceCount()
     except ImportError as missing:
         raise SetupError(
-            "the GPU needs CuPy. Hint: pip install 'veilwood[gpu]' (CUDA 13), or cupy-cuda12x for CUDA 12."
+            "the GPU needs CuPy. Hint: run pip install 'veilwood[gpu]' (CUDA 13), or cupy-cuda12x for CUDA 12."
         ) from missing
     except cupy.cuda.runtime.CUDARuntimeError as broken:
         raise SetupError(f"CuPy finds no GPU ({broken}). Hint: check nvidia-smi, or leave out use().") from broken
@@ -304,10 +282,10 @@ class _GpuRows:
             self.scores.take(place, axis=0),
         )  # fmt: skip
 
-    def to_host(self) -> ScoredRows:
+    def to_host(self) -> row_backend.ScoredRows:
         import cupy
 
-        return ScoredRows(*(cupy.asnumpy(array) for array in (self.cells, self.target, self.scores)))
+        return row_backend.ScoredRows(*(cupy.asnumpy(array) for array in (self.cells, self.target, self.scores)))
 
     @classmethod
     def concatenate(cls, parts: Sequence[_GpuRows]) -> _GpuRows:
@@ -320,7 +298,7 @@ class _GpuRows:
         return cls(cells, cupy.concatenate(target), cupy.concatenate(scores))
 
 
-class GpuBackend(RowBackend):
+class GpuBackend(queries.RowBackend):
     """Backend that queries rows in the memory of the current GPU (``counts.RowBackend``). Private."""
 
     supports_holdout = True
@@ -356,18 +334,18 @@ class GpuBackend(RowBackend):
                 some, n_rows = some[:1], 0
         yield _GpuRows.concatenate(some[1:] or some)
 
-    def run(self, query: RowQuery) -> Ints:
+    def run(self, query: queries.RowQuery) -> Ints:
         """Return the result of a query, summed over all rows."""
-        return sum_answers([self._run_on(query, rows) for rows in self._parts])
+        return row_backend.sum_answers([self._run_on(query, rows) for rows in self._parts])
 
-    def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
+    def run_on_sample(self, query: queries.RowQuery, fraction: float) -> tuple[Ints, float]:
         """Run a query on a fraction of the rows, drawn once with secret randomness; return the fraction too."""
         if not self._sample:
             drawn = [rows.select(self._draw_mask(rows, fraction)) for rows in self._parts]
             self._sample = [_GpuRows.concatenate(drawn)]
         return self._run_on(query, self._sample[0]), fraction
 
-    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
+    def add_scores(self, table: queries.ContingencyTable, values: Int32s) -> None:
         """Add the value of each row's cell to its scores."""
         import cupy
 
@@ -378,22 +356,22 @@ class GpuBackend(RowBackend):
                 _configure_kernel("add_step", laid, rows, self._n_outputs)(
                     (n_blocks,), (_SCORING_THREADS,),
                     (rows.cells, rows.scores, np.int64(rows.n_rows), np.int64(per_block), *_table_arguments(laid),
-                     there, np.int32(MAX_SCORE)),
+                     there, np.int32(row_backend.MAX_SCORE)),
                     shared_mem=0,
                 )  # fmt: skip
 
     def hold_out(self, fraction: float) -> None:
         """Hold out rows at random, each independently: only the last query reaches them."""
-        self._holdout += split_off(self._parts, fraction, self._draw_mask)
+        self._holdout += row_backend.split_off(self._parts, fraction, self._draw_mask)
 
     def _draw_mask(self, rows: _GpuRows, fraction: float) -> Bools:
-        return np.asarray(random_integers(rows.n_rows, 16) < int(fraction * DRAW_UNITS))
+        return np.asarray(random_integers(rows.n_rows, 16) < int(fraction * row_backend.DRAW_UNITS))
 
-    def run_on_holdout(self, count: Callable[[ScoredRows], Ints]) -> Ints:
+    def run_on_holdout(self, count: Callable[[row_backend.ScoredRows], Ints]) -> Ints:
         """Return the sum of a function over the held-out rows, computed on the processor."""
-        return sum_answers([count(rows.to_host()) for rows in self._holdout])
+        return row_backend.sum_answers([count(rows.to_host()) for rows in self._holdout])
 
-    def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
+    def nonempty_cells(self, axes: Sequence[queries.Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
         """Return the non-empty cells of columns and classes in ascending order, and their counts."""
         import cupy
 
@@ -407,35 +385,35 @@ class GpuBackend(RowBackend):
                 cell += cupy.asarray(axis.groups.astype(np.int64))[rows.cells[axis.feature]]
             cells, counts = cupy.unique(cell * n_classes + rows.target, return_counts=True)
             parts.append((cupy.asnumpy(cells), cupy.asnumpy(counts)))
-        return merge_cells(parts)
+        return row_backend.merge_cells(parts)
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    def _run_on(self, query: RowQuery, rows: _GpuRows) -> Ints:
+    def _run_on(self, query: queries.RowQuery, rows: _GpuRows) -> Ints:
         import cupy
 
         match query:
-            case RowsByCell(table):
+            case queries.RowsByCell(table):
                 return self._sum_tables(_ROWS, [table], 1, rows).ravel()
-            case ClassesByCell(tables, n_classes):
+            case queries.ClassesByCell(tables, n_classes):
                 return self._sum_tables(_CLASSES, tables, n_classes, rows)
-            case GradientSums(tables, n_classes, limit):
+            case queries.GradientSums(tables, n_classes, limit):
                 return self._sum_tables(_GRADIENTS, tables, self._n_outputs, rows, n_classes, limit)
-            case TargetSums():
+            case queries.TargetSums():
                 up = int(rows.target.sum(dtype=np.int64))
                 return np.array([up, TARGET_LEVELS * rows.n_rows - up], np.int64)
-            case ResidualHistogram(marks):
-                residual = rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0]
+            case queries.ResidualHistogram(marks):
+                residual = rows.target.astype(np.int64) * row_backend.LEVEL_UNITS - rows.scores[:, 0]
                 mark = cupy.minimum(cupy.searchsorted(cupy.asarray(marks), residual), len(marks) - 1)
                 return np.asarray(cupy.asnumpy(cupy.bincount(mark, minlength=len(marks))), np.int64)
-            case EvidenceGain():
-                return answer_query(query, rows.to_host())
+            case queries.EvidenceGain():
+                return row_backend.answer_query(query, rows.to_host())
         assert_never(query)
 
     def _sum_tables(
         self,
         kernel_mode: int,
-        tables: Sequence[ContingencyTable],
+        tables: Sequence[queries.ContingencyTable],
         width: int,
         rows: _GpuRows,
         n_classes: int = 0,
@@ -454,8 +432,8 @@ class GpuBackend(RowBackend):
                 (n_blocks * len(tables),), (_SCORING_THREADS,),
                 (rows.cells, rows.target, rows.scores, np.int64(rows.n_rows), np.int64(per_block), np.int32(n_blocks),
                  *_table_arguments(laid), cupy.asarray(laid.arrays.starts), cupy.asarray(sizes), np.int32(limit),
-                 cupy.asarray(SIGMOID_TABLE), np.int32(len(SIGMOID_TABLE)), cupy.asarray(EXP_TABLE),
-                 np.int32(len(EXP_TABLE)), totals),
+                 cupy.asarray(row_backend.SIGMOID_TABLE), np.int32(len(row_backend.SIGMOID_TABLE)),
+                 cupy.asarray(row_backend.EXP_TABLE), np.int32(len(row_backend.EXP_TABLE)), totals),
                 shared_mem=copies * largest,
             )  # fmt: skip
         return np.asarray(cupy.asnumpy(totals).view(np.int64))

@@ -39,11 +39,11 @@ def open_delta(table: Any) -> Relation:
             "or write Parquet."
         ) from None
 
-    def start(columns: list[str], batch_rows: int) -> Iterable[FramePiece]:
+    def scan_fragments(columns: list[str], batch_rows: int) -> Iterable[FramePiece]:
         pieces: Iterable[FramePiece] = dataset.to_batches(columns=columns, batch_size=batch_rows, fragment_readahead=1)
         return pieces
 
-    return Relation("the Delta Lake table", tuple(dataset.schema.names), start)
+    return Relation("the Delta Lake table", tuple(dataset.schema.names), scan_fragments)
 
 
 def open_iceberg(table: Any) -> Relation:
@@ -57,15 +57,15 @@ def open_iceberg(table: Any) -> Relation:
     snapshot = table.current_snapshot()
     number = None if snapshot is None else snapshot.snapshot_id
 
-    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
+    def scan_snapshot(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         scan = table.scan(selected_fields=tuple(columns), snapshot_id=number)
         yield from scan.to_arrow_batch_reader()
 
-    return Relation("the Iceberg table", tuple(field.name for field in table.schema().fields), start)
+    return Relation("the Iceberg table", tuple(field.name for field in table.schema().fields), scan_snapshot)
 
 
 def _missing_package_error(title: str, extra: str) -> SetupError:
     return SetupError(
         f"the {title} table needs a package that is not installed, since its files may hold deleted rows. "
-        f"Hint: pip install 'veilwood[{extra}]'."
+        f"Hint: run pip install 'veilwood[{extra}]'."
     )

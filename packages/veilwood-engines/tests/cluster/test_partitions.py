@@ -11,7 +11,7 @@ import numpy as np
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.privacy.neighbours import RowsOf
-from veilwood_engines.cluster import source
+from veilwood_engines.cluster import source, worker
 from veilwood_engines.cluster.engines import BucketedPartitions
 from veilwood_engines.cluster.worker import PartialSums
 
@@ -57,8 +57,8 @@ def test_only_the_columns_that_count_are_asked_for() -> None:
 
 
 def test_rows_are_kept_once_changed_and_let_go(monkeypatch: Any) -> None:
-    monkeypatch.setattr(source, "update_state", lambda change, held: change(held))
-    monkeypatch.setattr(source, "query_state", lambda question, held: PartialSums(question(held)))
+    monkeypatch.setattr(worker, "update_state", lambda change, held: change(held))
+    monkeypatch.setattr(worker, "query_state", lambda question, held: PartialSums(question(held)))
     frame = Frame()
     rows = source.PersistedRows(frame, list)  # type: ignore[arg-type]
     count = lambda held: np.array([len(held)])  # noqa: E731
@@ -81,8 +81,8 @@ def test_a_part_of_the_rows_is_counted_batch_by_batch() -> None:
 def test_every_bucket_is_moved_and_asked_once() -> None:
     kept = Here([[1, 2], [], [3]])
     double: Any = lambda number: 2 * number  # noqa: E731
-    told: Any = lambda number: PartialSums(np.array([number, 1]), {number: (1, 1)})  # noqa: E731
-    total = BucketedPartitions(kept).update(double).aggregate(told)
+    result: Any = lambda number: PartialSums(np.array([number, 1]), {number: (1, 1)})  # noqa: E731
+    total = BucketedPartitions(kept).update(double).aggregate(result)
     np.testing.assert_array_equal(np.asarray(total.sums), [12, 3])
     assert set(total.checksums) == {2, 4, 6}
     assert kept.held == [[1, 2], [], [3]]

@@ -19,6 +19,7 @@ from veilwood.errors import OutOfSchemaError, UnreadableError, UseError
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.neighbours import RowsOf
 from veilwood_testing.databases import count_in_database, schema_with_column
+from veilwood_testing.errors import rejects
 
 NUMBER = {"kind": "numeric", "lower": 0, "upper": 10, "bins": 10}
 YEAR = {"kind": "numeric", "lower": 1900, "upper": 2100, "bins": 20, "part": "year", "nullable": True}
@@ -106,7 +107,7 @@ def test_a_table_with_the_name_of_a_temporary_one_is_refused(name: str, tmp_path
     with sqlite3.connect(path) as opened:
         opened.execute(f"CREATE TABLE {name} (x REAL, y INTEGER)")
     opened.close()
-    with pytest.raises(UseError, match="rename it"):
+    with rejects(UseError, raised_in="_make_source"):
         count_in_database(f"sqlite:///{path}#{name}", schema_with_column(NUMBER))
 
 
@@ -186,7 +187,7 @@ def test_values_of_an_enum_are_in_no_message_and_decide_nothing(tmp_path: Path) 
         database.execute("CREATE TYPE made AS ENUM (SELECT unnest(['1', '2', 'secret)']))")
         database.execute("CREATE TABLE t AS SELECT '1'::made AS x, 0::BIGINT AS y")
     address = f"duckdb:///{tmp_path}/t.duckdb#t"
-    with pytest.raises(OutOfSchemaError, match="type ENUM, and") as refusal:
+    with rejects(OutOfSchemaError, column="x", raised_in="_numeric_expression") as refusal:
         count_in_database(address, schema_with_column(NUMBER))
     assert "secret" not in str(refusal.value)
     assert count_in_database(address, schema_with_column({"kind": "categorical", "values": ["1", "2"]})).sum() == 1
@@ -207,7 +208,7 @@ def test_a_collation_that_cannot_be_searched_refuses_nothing(server: str) -> Non
             connection.execute("INSERT INTO alike_texts VALUES (%s, %s, %s)", row)
             assert count_in_database(f"{server}#alike_texts", schema_with_column(column), ONE_EACH).sum() == n
         connection.execute("CREATE TABLE alike_lists (x TEXT[], y BIGINT)")
-        with pytest.raises(OutOfSchemaError, match=r"type text\[\], which cannot be read"):
+        with rejects(OutOfSchemaError, column="x", raised_in="EncodedRows.for_table.<locals>.typed_column"):
             count_in_database(f"{server}#alike_lists", schema_with_column(column))
 
 
@@ -234,5 +235,5 @@ def test_views_of_text_files_are_refused(read: str, tmp_path: Path) -> None:
     (tmp_path / f"rows.{ending}").write_text('{"x": 1, "y": 0}' if ending == "json" else "x,y\n1,0\n")
     with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
         database.execute(f"CREATE VIEW t AS SELECT * FROM {read.format(tmp_path / f'rows.{ending}')}")
-    with pytest.raises(OutOfSchemaError, match="types from the rows"):
+    with rejects(OutOfSchemaError, raised_in="Session.column_types"):
         count_in_database(f"duckdb:///{tmp_path}/t.duckdb#t", schema_with_column(NUMBER))

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Config", "Owner", "Server", "Task", "User", "local_servers"]
 
-MISSING_EXTRA_MESSAGE = "secure training needs a package that is not installed. Hint: pip install 'veilwood[secure]'"
+MISSING_EXTRA_MESSAGE = (
+    "secure training needs a package that is not installed. Hint: run pip install 'veilwood[secure]'"
+)
 
 _MODULES = {"Owner": "owner", "Config": "config", "Server": "server", "Task": "config", "User": "user"}
 

@@ -84,10 +84,10 @@ def distinguished(program: Program, servers: tuple[int, ...] = (0, 1, 2)) -> flo
     """
     p_values = []
     one, other = views(5, program), views(-70000, program)
-    for ours, theirs in [(one[server], other[server]) for server in servers]:
-        assert [len(word) for word in ours] == [len(word) for word in theirs]
+    for ours, expected in [(one[server], other[server]) for server in servers]:
+        assert [len(word) for word in ours] == [len(word) for word in expected]
         for shift in (0, 30):
-            bits = [[word >> np.uint32(shift) & np.uint32(3) for word in words] for words in (ours, theirs)]
+            bits = [[word >> np.uint32(shift) & np.uint32(3) for word in words] for words in (ours, expected)]
             for i, j, k in combinations(range(len(ours)), 3):
                 cells = np.array([np.bincount(16 * b[i] + 4 * b[j] + b[k], minlength=64) for b in bits])
                 p_values.append(_same_law(cells[:, cells.sum(axis=0) > 0]))

@@ -154,5 +154,5 @@ def test_the_counterexample_by_exact_laws() -> None:
     split, leaf = (float(part) for part in level_epsilons(Fraction(1, 10), 1))
     ours = [exact_answer((split, leaf), one_more, 300) for one_more in (False, True)]
     assert worst_log_ratio([ours[0], 1 - ours[0]], [ours[1], 1 - ours[1]]) <= 0.1
-    theirs = [exact_answer((50.0, 0.1), one_more, 300) for one_more in (False, True)]  # hardly any noise on the split
-    assert worst_log_ratio([theirs[0], 1 - theirs[0]], [theirs[1], 1 - theirs[1]]) > 10
+    other = [exact_answer((50.0, 0.1), one_more, 300) for one_more in (False, True)]  # hardly any noise on the split
+    assert worst_log_ratio([other[0], 1 - other[0]], [other[1], 1 - other[1]]) > 10

@@ -36,7 +36,7 @@ def test_hidden_trees_equal_their_twins(seed: int) -> None:
         added = no_noise(depth) if extra is None else noise_of(engine, extra)
         tree = grow_hidden_tree(engine, records, recipe_of(domain, depth), added)
         choose = plaintext.first_largest if extra is None else plaintext.noisy_largest(extra)
-        twin = plaintext.grow_tree(
+        control = plaintext.grow_tree(
             codes,
             target,
             sizes=(domain.width,) * m,
@@ -46,11 +46,11 @@ def test_hidden_trees_equal_their_twins(seed: int) -> None:
             label=choose,
         )
         splits, leaves = open_tree(engine, tree)
-        assert all((mine == theirs).all() for mine, theirs in zip(splits, twin.splits, strict=True))
-        assert (leaves == twin.leaves).all()
+        assert all((own == other).all() for own, other in zip(splits, control.splits, strict=True))
+        assert (leaves == control.leaves).all()
         queries, _ = random_rows(rng, domain, 30)
         answers = engine.open(predict_queries(engine, [tree], engine.constant(encode_one_hot(queries, domain))))
-        assert (answers == twin.predict(queries)).all()
+        assert (answers == control.predict(queries)).all()
 
 
 @pytest.mark.parametrize(("sizes", "u", "depth"), [((3, 2, 4), 2, 2), ((2,) * 18, 3, 2), ((2, 3, 3, 2), 2, 4)])
@@ -67,13 +67,13 @@ def test_three_servers_grow_the_same_tree_as_one_process(sizes: tuple[int, ...],
 
     def program(links: Links) -> tuple[list[Ints], Ints, Ints, Any]:
         engine = ReplicatedEngine(links)
-        features, classes, asked = (engine.load(pairs[links.party]) for pairs in inputs)
+        features, classes, request = (engine.load(pairs[links.party]) for pairs in inputs)
         assert engine.is_consistent(features)
         assert are_one_hot(engine, features, domain)
         tree = grow_hidden_tree(
             engine, SharedRows(features, classes), recipe_of(domain, depth), noise_of(engine, extra)
         )
-        answers = engine.open(predict_queries(engine, [tree, tree], asked))
+        answers = engine.open(predict_queries(engine, [tree, tree], request))
         return *open_tree(engine, tree), answers, engine.stats
 
     found = run_in_threads(program)
@@ -82,11 +82,11 @@ def test_three_servers_grow_the_same_tree_as_one_process(sizes: tuple[int, ...],
         engine, load_rows(engine, codes, target, domain), recipe_of(domain, depth), noise_of(engine, extra)
     )
     splits, leaves = open_tree(engine, tree)
-    for theirs in found:
-        assert all((mine == his).all() for mine, his in zip(splits, theirs[0], strict=True))
-        assert (leaves == theirs[1]).all()
+    for other in found:
+        assert all((own == his).all() for own, his in zip(splits, other[0], strict=True))
+        assert (leaves == other[1]).all()
         assert (
-            engine.open(predict_queries(engine, [tree], engine.constant(encode_one_hot(queries, domain)))) == theirs[2]
+            engine.open(predict_queries(engine, [tree], engine.constant(encode_one_hot(queries, domain)))) == other[2]
         ).all()
 
 

@@ -22,7 +22,7 @@ def test_public_trees_equal_their_twins() -> None:
         codes, target = random_rows(rng, domain, 80)
         engine = PlainEngine()
         records = load_rows(engine, codes, target, domain)
-        twin = plaintext.grow_tree(
+        control = plaintext.grow_tree(
             codes, target, sizes=domain.sizes, n_classes=u, depth=3,
             split=plaintext.first_largest, label=plaintext.first_largest,
         )  # fmt: skip
@@ -32,9 +32,9 @@ def test_public_trees_equal_their_twins() -> None:
             (id3.noisy_max_selector(zero), id3.noisy_max_labeller(zero)),
         ]:
             tree = id3.grow_public_tree(engine, records, domain, 3, select, label)
-            assert all((a == b).all() for a, b in zip(tree.splits, twin.splits, strict=True))
-            assert (tree.leaves == twin.leaves).all()
-            assert (tree.predict(codes) == twin.predict(codes)).all()
+            assert all((a == b).all() for a, b in zip(tree.splits, control.splits, strict=True))
+            assert (tree.leaves == control.leaves).all()
+            assert (tree.predict(codes) == control.predict(codes)).all()
 
 
 def test_a_feature_is_used_once_on_a_path_and_random_features_need_no_data() -> None:

@@ -36,8 +36,8 @@ def test_columns_are_joined_in_the_order_of_the_schema() -> None:
 def test_padding_hides_the_number_of_rows_and_counts_nowhere(here: Place) -> None:
     program = HiddenForest(TASK)
     plain, rows = program.encode_rows("north", X[:50], Y[:50])
-    padded, shown = program.encode_rows("north", X[:50], Y[:50], pad_to=400)
-    assert (rows, shown) == (50, 400)
+    padded, visible = program.encode_rows("north", X[:50], Y[:50], pad_to=400)
+    assert (rows, visible) == (50, 400)
     assert np.array_equal(padded["classes"].sum(axis=1), plain["classes"].sum(axis=1))
     with pytest.raises(VeilwoodError, match="cannot be padded to 49"):
         program.encode_rows("north", X[:50], Y[:50], pad_to=49)
@@ -76,7 +76,7 @@ def test_private_votes_refuse_questions_that_count_twice(here: Place) -> None:
         call.start()
         call.send_fields(rows=3)
         call.send_shares({"features": features * 1000}, np.uint32)
-        with pytest.raises(PartyError, match="user analyst sent questions that are not rows of the schema"):
+        with pytest.raises(PartyError, match="queries of user analyst do not fit the schema"):
             call.receive_all()
     assert not any(list(server.config.folder.glob("answers-*.db")) for server in here.servers)
 
@@ -85,20 +85,20 @@ def test_the_law_of_private_votes() -> None:
     """The frequency of each class fits the exact law at range 2, and a range of 1 would break the promise."""
     settings = {"max_depth": 1, "n_trees": 1, "query_epsilon": "1"}
     program = PrivateVotes(replace(TASK, epsilon="10", protocol="private-votes", settings=settings))
-    domain, engine, asked = program.domain, PlainEngine(), 20_000
+    domain, engine, request = program.domain, PlainEngine(), 20_000
     splits = np.zeros((domain.n_features, 1), np.int64)
     splits[0] = 1
     leaves = np.zeros((domain.n_classes, domain.width), np.int64)
     leaves[0] = 1  # the one tree votes for the first class; its neighbour for the second
     model = {"0.0": engine.load((splits,)), "0.leaves": engine.load((leaves,))}
-    query = {"features": engine.load((np.repeat(program.encode_queries(X[:1])[0]["features"], asked, axis=2),))}
+    query = {"features": engine.load((np.repeat(program.encode_queries(X[:1])[0]["features"], request, axis=2),))}
     counts = np.bincount(engine.open(program.answer_queries(engine, model, query)), minlength=domain.n_classes)
     scale = 2.0
     q, far = np.exp(-1 / scale), np.arange(200)
     law, below = (1 - q) * q**far, 1 - q ** (far + 1)  # of the noise: P(z), P(at most z)
     # The first class wins ties, so it wins if no other noise exceeds its own by more than its vote.
     first = float(np.sum(law * (1 - q ** (far + 2)) ** (domain.n_classes - 1)))
-    assert abs(counts[0] / asked - first) < 5 * np.sqrt(first * (1 - first) / asked)
+    assert abs(counts[0] / request - first) < 5 * np.sqrt(first * (1 - first) / request)
     neighbour = float(np.sum(law[1:] * (1 - q ** far[1:]) * below[1:]))  # the vote is for the second class instead
     assert np.log(first / neighbour) <= 1
     sharper = np.exp(-1.0)

@@ -40,8 +40,8 @@ def test_twenty_users_ask_while_a_second_job_trains(servers: LocalServers) -> No
     """20 users, 1,000 questions each, during a training: every answer is that of the plaintext twin."""
     first = servers.owner("north").task
     users = tuple(f"user-{number}" for number in range(20))
-    asked = replace(first, name="asked", users=users)
-    servers.add_task(asked)
+    request = replace(first, name="asked", users=users)
+    servers.add_task(request)
     for owner, rows in CAR_ROWS.items():
         servers.owner(owner, "asked").contribute(CAR_X[rows], CAR_Y[rows])
     servers.owner("north", "asked").wait(60)

@@ -214,7 +214,7 @@ STORIES: dict[str, Callable[[Path, int, Outside], Seen]] = {
 def test_nothing_that_leaves_a_server_tells_the_number_of_rows(
     story: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = []
+    lines = []
     for attempt in range(3):  # which server speaks first is chance; what rows decide differs every time
         found = []
         for rows in SIZES:
@@ -223,15 +223,15 @@ def test_nothing_that_leaves_a_server_tells_the_number_of_rows(
             with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
                 seen = STORIES[story](tmp_path / f"{attempt}-{rows}", rows, Outside(patch))
             found.append(seen | {"log": log_lines(caplog, older)})
-        told = [
+        lines = [
             f"{what}, of {rows} rows"
             for rows, seen in zip(SIZES, found, strict=True)
             for what, heard in found[0].items()
             if seen[what] != heard
         ]
-        if not told:
+        if not lines:
             break
-    assert told == []
+    assert lines == []
 
 
 def test_the_command_line_does_not_tell_the_number_of_rows(

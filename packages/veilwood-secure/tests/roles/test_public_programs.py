@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from veilwood.arrays import Ints
 from veilwood.data.encoding import Encoding, class_labels
-from veilwood.errors import VeilwoodError
+from veilwood.errors import MechanismError, ParameterError, VeilwoodError
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax
 from veilwood_papers.mpc import plain as plaintext
 from veilwood_secure.protocols import noise
-from veilwood_secure.protocols import public_trees as exponential
+from veilwood_secure.protocols.public_trees import PlainTree
 from veilwood_secure.protocols.records import Domain
 from veilwood_secure.roles import hidden_programs
 from veilwood_secure.roles.config import set_up_roles
@@ -30,7 +31,7 @@ DOMAIN = Domain.from_schema(SCHEMA)
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "mpc-id3": {},
     "cdp-id3": {"leaves": "laplace"},
-    "odp-id3": {},
+    "odp-id3": {"leaves": "laplace"},
     "extra-trees": {"n_trees": 3},
 }
 
@@ -52,15 +53,18 @@ def task_of(protocol: str, **settings: Any) -> Any:
     return replace(TASK, name=f"{protocol}-task", protocol=protocol, settings=chosen)
 
 
-def twin() -> Any:
+def control() -> Any:
     """The exact tree, in the open."""
     encoding = Encoding(SCHEMA, "bins")
     codes, target = np.asarray(encoding.encode(X), np.int64), np.asarray(encoding.encode_target(Y), np.int64)
-    tree = plaintext.grow_tree(
+    return class_labels(SCHEMA)[exact_tree(codes, target).predict(codes)]
+
+
+def exact_tree(codes: Ints, target: Ints) -> PlainTree:
+    return plaintext.grow_tree(
         codes, target, sizes=DOMAIN.sizes, n_classes=DOMAIN.n_classes, depth=2, split=plaintext.first_largest,
         label=plaintext.first_largest,
     )  # fmt: skip
-    return class_labels(SCHEMA)[tree.predict(codes)]
 
 
 @pytest.mark.usefixtures("no_noise")
@@ -84,7 +88,38 @@ def test_roles_give_what_the_twin_gives(here: Place, protocol: str) -> None:
     if protocol == "extra-trees":
         assert (answers == Y).mean() > 0.5
     else:
-        assert (answers == twin()).all()
+        assert (answers == control()).all()
+
+
+def test_roles_select_leaves_by_the_exponential_mechanism(here: Place) -> None:
+    """With an epsilon of 200 a class that leads by one row is missed with probability exp(-100): no draw is mocked."""
+    task = replace(task_of("odp-id3", leaves="exponential"), name="exponential-task", epsilon="200")
+    set_up_roles(here.folder, task)
+    for owner, rows in ROWS.items():
+        here.owner(owner, task.name).contribute(X[rows], Y[rows])
+    with here.user("analyst", task.name) as analyst:
+        certificate = analyst.wait(60)
+        answers = analyst.predict(X)
+    assert not certificate.is_private
+    assert program_for_task(task).plan.notes["leaves"] != program_for_task(task_of("odp-id3")).plan.notes["leaves"]
+    encoding = Encoding(SCHEMA, "bins")
+    codes, target = np.asarray(encoding.encode(X), np.int64), np.asarray(encoding.encode_target(Y), np.int64)
+    tree = exact_tree(codes, target)
+    leaves = tree.leaf_indices(codes)
+    counts = np.zeros((len(tree.leaves), DOMAIN.n_classes), np.int64)
+    np.add.at(counts, (leaves, target), 1)
+    ordered = np.sort(counts, axis=1)
+    untied = (ordered[:, -1] > ordered[:, -2])[leaves]
+    assert untied.mean() > 0.5
+    assert (answers == class_labels(SCHEMA)[tree.predict(codes)])[untied].all()
+
+
+def test_programs_refuse_leaf_mechanisms_that_they_do_not_have() -> None:
+    with pytest.raises(ParameterError) as refused:
+        program_for_task(task_of("odp-id3", leaves="noisy-max"))
+    assert (refused.value.name, refused.value.value) == ("leaves", "noisy-max")
+    with pytest.raises(MechanismError):  # its weights would need 2 * 10^10 comparisons
+        program_for_task(replace(task_of("odp-id3", leaves="exponential"), epsilon="1e-7"))
 
 
 @pytest.mark.parametrize("leaves", ["laplace", "exponential", "noisy-max"])
@@ -100,13 +135,13 @@ def test_noise_is_drawn_as_it_is_planned(splits: str, leaves: str, monkeypatch: 
             return original(engine, scale, shape)
 
         monkeypatch.setattr(noise, law, keep)
-    weigh = exponential._cumulative_weights
+    weigh = noise.cumulative_weights
 
-    def weighed(engine: Any, scores: Any, epsilon: Fraction, allowed: Any) -> Any:
+    def with_weights(engine: Any, scores: Any, epsilon: Fraction, allowed: Any) -> Any:
         drawn.append(2 / epsilon)  # weights are exp(epsilon score / 2)
         return weigh(engine, scores, epsilon, allowed)
 
-    monkeypatch.setattr(exponential, "_cumulative_weights", weighed)
+    monkeypatch.setattr(noise, "cumulative_weights", with_weights)
     program = program_for_task(task_of("cdp-id3", splits=splits, leaves=leaves))
     engine = PlainEngine(program.ring)
     rows = {
@@ -144,9 +179,9 @@ def test_a_ledger_with_a_budget_refuses_what_is_not_private(tmp_path: Path) -> N
 
 def test_private_votes_choose_their_trees_by_how_often_answers_are_right() -> None:
     plan = program_for_task(replace(TASK, protocol="private-votes", settings={"max_depth": 1})).plan
-    told = [note for note in plan.notes if "100%" in note]
-    assert told
-    assert plan.notes[told[0]] in ("95%", "96%")
+    lines = [note for note in plan.notes if "100%" in note]
+    assert lines
+    assert plan.notes[lines[0]] in ("95%", "96%")
     two, four = (hidden_programs.choose_n_trees(Fraction(1, 4), 2, k) for k in (2, 4))
     assert two < four < 60
     for k, trees in ((2, two), (4, four)):

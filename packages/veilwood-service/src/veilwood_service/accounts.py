@@ -181,7 +181,7 @@ class Accounts:
         with self._database.transaction():
             where = {"digest": _hash_token(invitation), "kind": "invitation"}
             stored = self._database.find(store.tokens, **where)
-            # The invitation is removed first: of several requests at once, one goes on.
+            # The invitation is removed first: of several concurrent requests, only one succeeds.
             if not self._database.remove(store.tokens, **where) or stored is None or _is_over(stored):
                 raise unknown
             if not stored["account"]:
@@ -205,7 +205,7 @@ class Accounts:
             If the account is the caller's own, or if no enabled operator would be left.
         """
         if name == by:
-            raise UseError("nobody changes the roles of their own account. Hint: ask another operator.")
+            raise UseError("operators cannot change the roles of their own account. Hint: ask another operator.")
         values: dict[str, object] = {} if roles is None else {"roles": _validate_roles(roles)}
         values |= {} if disabled is None else {"disabled": int(disabled)}
         with self._database.transaction():

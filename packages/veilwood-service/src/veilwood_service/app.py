@@ -216,7 +216,7 @@ class RequestMiddleware:
         rejection = self._reject_body(scope, is_upload)
         try:
             if rejection is None:
-                rejection = await self._authenticate(scope)
+                rejection = await self._authenticate_request(scope)
             if rejection is None:
                 await self._app(scope, _with_time_limit(receive, is_upload), send_with_headers)
             else:
@@ -226,7 +226,7 @@ class RequestMiddleware:
         finally:
             self._log_request(scope, status, time.monotonic() - start)
 
-    async def _authenticate(self, scope: Scope) -> Response | None:
+    async def _authenticate_request(self, scope: Scope) -> Response | None:
         if not scope["path"].startswith("/v1/") or _is_open(scope["method"], scope["path"]):
             return None
         try:

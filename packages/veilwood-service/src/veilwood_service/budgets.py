@@ -20,20 +20,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from veilwood.errors import BudgetExceededError, LedgerError, NotFoundError
+from veilwood.privacy import ledger as ledgers
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.hash_chain import ChainedLedger, Connection, HashChain, append_genesis, store_balance
-from veilwood.privacy.ledger import (
-    RECONCILIATION,
-    Balance,
-    Entry,
-    FinalState,
-    Ledger,
-    Limit,
-    Part,
-    Purpose,
-    Reservation,
-    requested_budget,
-)
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.safe_io import read_json, write_file
@@ -84,7 +73,7 @@ class DatasetLedger(ChainedLedger):
         self._chain, self._lock = HashChain(self.name), threading.RLock()
 
     @contextmanager
-    def _transaction(self, write: bool = False) -> Iterator[Connection]:
+    def _open_transaction(self, write: bool = False) -> Iterator[Connection]:
         """Open a transaction on the events of this data set, or join the one that this thread has open.
 
         The lock keeps verified events and snapshots in step. Readers take it before their snapshot. Writers take it
@@ -106,11 +95,13 @@ class DatasetLedger(ChainedLedger):
         """Read all events again if the open transaction is rolled back: some in memory may not exist then."""
         self.database.on_rollback(lambda: setattr(self, "_chain", HashChain(self.name)))
 
-    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
-        with self._transaction(write=True):
-            if facts["purpose"].kind != RECONCILIATION:
+    def _reserve_loss(
+        self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[ledgers.Limit]
+    ) -> ledgers.Reservation:
+        with self._open_transaction(write=True):
+            if facts["purpose"].kind != ledgers.RECONCILIATION:
                 self.require_chargeable()
-            return super()._charge(loss, facts, limits)
+            return super()._reserve_loss(loss, facts, limits)
 
     def require_chargeable(self) -> None:
         """Raise LedgerError if the data set is frozen or retired."""
@@ -134,9 +125,9 @@ class DatasetLedger(ChainedLedger):
         LedgerError
             If the existing ledger has another budget or population, or does not verify.
         """
-        budget = requested_budget(epsilon, delta or 0)
+        budget = ledgers.requested_budget(epsilon, delta or 0)
         integer = "BIGINT" if self.database.is_postgres else "INTEGER"
-        with self._transaction(write=True) as connection:
+        with self._open_transaction(write=True) as connection:
             connection.execute(
                 f"CREATE TABLE events (number {integer} PRIMARY KEY, entry {integer} NOT NULL, body TEXT NOT NULL, "
                 "hash TEXT NOT NULL)"
@@ -165,7 +156,7 @@ class Ledgers:
         """Return the ledger of a data set."""
         return self._ledgers.setdefault(dataset, DatasetLedger(self._database, dataset))
 
-    def limits_for(self, dataset: str, account: str, plan: DatabaseRow | None = None) -> list[Limit]:
+    def limits_for(self, dataset: str, account: str, plan: DatabaseRow | None = None) -> list[ledgers.Limit]:
         """Return the limits on a charge of this account, under a signed plan if one is given."""
         rows = self._database.find_all(store.allowances, dataset=dataset)
         limits = [limit_of(allowance) for allowance in rows if allowance["account"] in ("", account)]
@@ -193,7 +184,7 @@ class Ledgers:
         except (FileNotFoundError, ValueError):
             return []
         known = [row["name"] for row in self._database.find_all(store.datasets)]
-        older = [name for name in known if name in heads and not self.open(name).holds(*heads[name])]
+        older = [name for name in known if name in heads and not self.open(name).has_event(*heads[name])]
         for name in older:
             self.freeze(name, "an older copy of the database was restored", noted=int(heads[name][0]))
         return older
@@ -224,7 +215,7 @@ class Ledgers:
         losses = {entry.plan: entry.loss for entry in ledger.entries()}
         parsed = [_parse_certificate(facts, ledger) for facts in certificates]
         for certificate, number, digest in parsed:
-            if ledger.holds(number, digest):
+            if ledger.has_event(number, digest):
                 continue
             bound = loss_from_certificate(certificate.epsilon, certificate.delta or 0)
             loss = losses.get(certificate.plan_hash, bound)
@@ -244,7 +235,9 @@ class Ledgers:
         """
         record = self._database.find(store.datasets, name=dataset)
         if record is None or record["frozen"] is None:
-            raise LedgerError(f"the data set {dataset} is not frozen. Hint: certificates can be charged at any time.")
+            raise LedgerError(
+                f"the data set {dataset} is not frozen. Hint: charge its certificates instead; that needs no freeze."
+            )
         frozen, ledger = json.loads(record["frozen"]), self.open(dataset)
         keys = [match for entry in ledger.entries() if (match := _CERTIFICATE_KEY.fullmatch(entry.key))]
         later = [number for match in keys if (number := int(match[1])) > frozen["head"]]
@@ -268,7 +261,7 @@ class Ledgers:
         self, dataset: str, what: str, loss: Loss, neighbours: str, account: str, key: str = "", plan: str = ""
     ) -> int | None:
         """Charge a release that a restored ledger has lost; return the new entry, or None if it was charged before."""
-        ledger, purpose = self.open(dataset), Purpose(RECONCILIATION)
+        ledger, purpose = self.open(dataset), ledgers.Purpose(ledgers.RECONCILIATION)
         facts: dict[str, Any] = {"what": what, "neighbours": neighbours, "plan": plan, "key": key, "account": account}
         try:
             with self._database.transaction():
@@ -286,7 +279,7 @@ class Ledgers:
         return charge.id
 
 
-class RunLedger(Ledger):
+class RunLedger(ledgers.Ledger):
     """Ledger of one run: it charges once under the key of the run, and commits when its outcome is published.
 
     Parameters
@@ -309,23 +302,25 @@ class RunLedger(Ledger):
         key: str,
         account: str,
         plan: DatabaseRow,
-        limits: Sequence[Limit],
+        limits: Sequence[ledgers.Limit],
         require_active: Any = lambda: None,
     ) -> None:
         self.name, self._ledger, self._key = ledger.name, ledger, key
         self._facts = {"key": key, "account": account, "grant": plan["id"], "table": plan["dataset"]}
         self._limits, self._require_active = limits, require_active
-        self.reservation: Reservation | None = None
+        self.reservation: ledgers.Reservation | None = None
 
-    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
+    def _reserve_loss(
+        self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[ledgers.Limit]
+    ) -> ledgers.Reservation:
         """Reserve a loss, or resume the reservation of an earlier attempt under the same key."""
         with self._ledger.database.transaction():
             self._require_active()
             granted = self._ledger.reserve(loss, **{**facts, **self._facts}, limits=self._limits)
-        self.reservation = Reservation(self, granted.id, granted.is_new)
+        self.reservation = ledgers.Reservation(self, granted.id, granted.is_new)
         return self.reservation
 
-    def settle(self, entry: int, state: FinalState, reason: str | None = None) -> None:
+    def settle(self, entry: int, state: ledgers.FinalState, reason: str | None = None) -> None:
         """Return the charge of rejected input. A commit waits for ``publish``.
 
         A reservation of an earlier attempt is never returned, because that attempt may have drawn noise.
@@ -355,15 +350,15 @@ class RunLedger(Ledger):
         if not self.has_spent():
             self._ledger.check_affordable(loss, self._limits)
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> ledgers.Entry:
         """Return an entry of the data set's ledger."""
         return self._ledger.entry(number)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ledgers.Entry]:
         """Return the entries of the data set's ledger."""
         return self._ledger.entries()
 
-    def balance(self) -> Balance:
+    def balance(self) -> ledgers.Balance:
         """Return the totals of the data set's ledger."""
         return self._ledger.balance()
 
@@ -377,19 +372,19 @@ class RunLedger(Ledger):
         return json.dumps({**certificate.to_dict(), "ledger_hash": digest})
 
 
-def grant_of(plan: DatabaseRow) -> Limit:
+def grant_of(plan: DatabaseRow) -> ledgers.Limit:
     """Return what the signature of a plan allows: a number of runs, or the total loss of a predictor's batches."""
-    part, name = Part(grant=plan["id"]), f"the signature of plan {plan['id']}"
+    part, name = ledgers.Part(grant=plan["id"]), f"the signature of plan {plan['id']}"
     if plan["kind"] == "answer":
-        return Limit(name, part, _budget_of(plan["total_epsilon"], plan["total_delta"]))
-    return Limit(name, part, max_releases=plan["runs"])
+        return ledgers.Limit(name, part, _budget_of(plan["total_epsilon"], plan["total_delta"]))
+    return ledgers.Limit(name, part, max_releases=plan["runs"])
 
 
-def limit_of(allowance: DatabaseRow) -> Limit:
+def limit_of(allowance: DatabaseRow) -> ledgers.Limit:
     """Return the limit that an allowance sets in the current period."""
-    part = Part(allowance["account"], period=_current_period(allowance["period"]))
+    part = ledgers.Part(allowance["account"], period=_current_period(allowance["period"]))
     whose = allowance["account"] or "everybody"
-    return Limit(f"the allowance of {whose}", part, _budget_of(allowance["epsilon"], allowance["delta"]))
+    return ledgers.Limit(f"the allowance of {whose}", part, _budget_of(allowance["epsilon"], allowance["delta"]))
 
 
 def _current_period(period: str) -> str:
@@ -399,7 +394,7 @@ def _current_period(period: str) -> str:
 
 
 def _budget_of(epsilon: object, delta: object) -> Loss:
-    budget = requested_budget(epsilon, delta)
+    budget = ledgers.requested_budget(epsilon, delta)
     assert budget is not None
     return budget
 
@@ -430,7 +425,7 @@ def loss_from_certificate(epsilon: object, delta: object) -> Loss:
     return Loss.pure_or_zcdp(loss.epsilon, loss.delta) if loss.delta > 0 and loss.epsilon is not None else loss
 
 
-def _parse_certificate(facts: dict[str, Any], ledger: Ledger) -> tuple[PrivacyCertificate, int, str]:
+def _parse_certificate(facts: dict[str, Any], ledger: ledgers.Ledger) -> tuple[PrivacyCertificate, int, str]:
     """Return a certificate with number and hash of the event that charged it."""
     try:
         content = read_json(json.dumps(facts))

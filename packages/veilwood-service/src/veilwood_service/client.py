@@ -96,36 +96,58 @@ class Client:
         self._open_session("/v1/accounts/accept", {"invitation": invitation, "password": password, "name": name})
 
     def _open_session(self, path: str, body: Json) -> None:
-        self._http.headers["X-CSRF-Token"] = self._call("POST", path, json=body)["csrf"]
+        self._http.headers["X-CSRF-Token"] = self._call_json("POST", path, json=body)["csrf"]
 
     def invite(self, name: str, roles: Sequence[str] = (), subject: str | None = None) -> str | None:
         """Return an invitation for an account: a new one with these roles, or one that exists."""
         if not roles:
-            return cast("str", self._call("POST", f"/v1/accounts/{name}/invitation")["invitation"])
+            return cast("str", self._call_json("POST", f"/v1/accounts/{name}/invitation")["invitation"])
         body = {"name": name, "roles": list(roles), "subject": subject}
-        return cast("str | None", self._call("POST", "/v1/accounts", json=body)["invitation"])
+        return cast("str | None", self._call_json("POST", "/v1/accounts", json=body)["invitation"])
+
+    def accounts(self) -> list[Json]:
+        """List all accounts, with roles and state."""
+        return cast("list[Json]", self._call_json("GET", "/v1/accounts"))
+
+    def change_account(self, name: str, roles: Sequence[str] = (), disabled: bool | None = None) -> None:
+        """Change roles or access of another account. Its tokens and sessions end."""
+        body = {"roles": list(roles) or None, "disabled": disabled}
+        self._call_json("PATCH", f"/v1/accounts/{name}", json=body)
+
+    def change_password(self, old: str, new: str) -> None:
+        """Change your password. All tokens and other sessions end."""
+        session = self._call_json("PUT", "/v1/session/password", json={"old": old, "new": new})
+        self._http.headers["X-CSRF-Token"] = session["csrf"]
+
+    def tokens(self) -> list[Json]:
+        """List your tokens and sessions."""
+        return cast("list[Json]", self._call_json("GET", "/v1/tokens"))
+
+    def revoke(self, token: str) -> None:
+        """Revoke a token, or end a session, by its id."""
+        self._send_request("DELETE", f"/v1/tokens/{token}")
 
     def issue_token(self, name: str, scopes: Sequence[str], days: int = 30) -> str:
         """Create a token for scripts and return it; it is shown this once."""
         body = {"name": name, "scopes": list(scopes), "days": days}
-        return cast("str", self._call("POST", "/v1/tokens", json=body)["token"])
+        return cast("str", self._call_json("POST", "/v1/tokens", json=body)["token"])
 
     def events(self, limit: int = 100) -> list[Json]:
         """List who did what, newest first; for custodians and auditors."""
-        return self._list("/v1/events", limit)
+        return self._list_records("/v1/events", limit)
 
     # -- data sets, for custodians ---------------------------------------------------------------------------------
 
     def datasets(self) -> list[Json]:
         """List the data sets, with the remaining budget of each."""
-        return self._list("/v1/datasets")
+        return self._list_records("/v1/datasets")
 
     def add_dataset(
         self, name: str, people: str, epsilon: float, delta: float = 0.0, source: str | None = None
     ) -> Json:
         """Register a data set with the population that it protects and its budget."""
         body = {"name": name, "people": people, "epsilon": epsilon, "delta": delta, "source": source}
-        return self._dict("POST", "/v1/datasets", json=body)
+        return self._request_record("POST", "/v1/datasets", json=body)
 
     def upload(self, dataset: str, table: str | PathLike[str] | IO[bytes], media_type: str | None = None) -> None:
         """Upload a table: a CSV or Parquet file, or a stream of such bytes with its media type."""
@@ -139,77 +161,98 @@ class Client:
         with tempfile.TemporaryFile() as spooled:  # a pipe has no length, and cannot be sent again
             size = sum(spooled.write(piece) for piece in _read_pieces(table))
             headers = {"Content-Type": media_type or "text/csv", "Content-Length": str(size)}
-            self._send("PUT", f"/v1/datasets/{dataset}/table", file=spooled, headers=headers)
+            self._send_request("PUT", f"/v1/datasets/{dataset}/table", file=spooled, headers=headers)
 
     def set_schema(self, dataset: str, schema: Mapping[str, Any]) -> None:
         """Declare the schema of a data set."""
-        self._call("PUT", f"/v1/datasets/{dataset}/schema", json=dict(schema))
+        self._call_json("PUT", f"/v1/datasets/{dataset}/schema", json=dict(schema))
 
     def schema(self, dataset: str) -> Json:
         """Return the schema of a data set."""
-        return self._dict("GET", f"/v1/datasets/{dataset}/schema")
+        return self._request_record("GET", f"/v1/datasets/{dataset}/schema")
 
     def draft(self, dataset: str, target: str | None = None) -> Json:
         """Return a draft of the schema, made from the rows; for custodians."""
         params = {} if target is None else {"target": target}
-        return self._dict("POST", f"/v1/datasets/{dataset}/draft", params=params)
+        return self._request_record("POST", f"/v1/datasets/{dataset}/draft", params=params)
 
     def add_allowance(self, dataset: str, epsilon: float, account: str = "", period: str = "") -> Json:
         """Add a narrower limit, of one account or of all, permanent or renewed each "year" or "month"."""
         body = {"epsilon": epsilon, "account": account, "period": period}
-        return self._dict("POST", f"/v1/datasets/{dataset}/allowances", json=body)
+        return self._request_record("POST", f"/v1/datasets/{dataset}/allowances", json=body)
+
+    def allowances(self, dataset: str) -> list[Json]:
+        """List the narrower limits of a data set, with what is left of each."""
+        return cast("list[Json]", self._call_json("GET", f"/v1/datasets/{dataset}/allowances"))
+
+    def remove_allowance(self, dataset: str, allowance: str) -> None:
+        """Remove a narrower limit. Its charges stay in the ledger."""
+        self._send_request("DELETE", f"/v1/datasets/{dataset}/allowances/{allowance}")
 
     def ledger(self, dataset: str, limit: int = 100) -> Json:
         """Return the ledger of a data set with its newest entries; for custodians and auditors."""
-        return self._dict("GET", f"/v1/datasets/{dataset}/ledger", params={"limit": limit})
+        return self._request_record("GET", f"/v1/datasets/{dataset}/ledger", params={"limit": limit})
 
     def verify_ledger(self, dataset: str) -> str:
         """Verify the hash chain of a ledger and return its last hash."""
-        return cast("str", self._call("POST", f"/v1/datasets/{dataset}/ledger/verify")["head"])
+        return cast("str", self._call_json("POST", f"/v1/datasets/{dataset}/ledger/verify")["head"])
 
     def charge_certificates(self, dataset: str, certificates: Sequence[Mapping[str, Any]]) -> Json:
         """Charge certificates of releases that a restored ledger has lost."""
         body = {"certificates": [dict(facts) for facts in certificates]}
-        return self._dict("POST", f"/v1/datasets/{dataset}/ledger/certificates", json=body)
+        return self._request_record("POST", f"/v1/datasets/{dataset}/ledger/certificates", json=body)
 
     def thaw(self, dataset: str, reason: str, missing_epsilon: float | str) -> Json:
         """Thaw a frozen ledger. State the loss of releases without a certificate, 0 included."""
         body = {"reason": reason, "missing_epsilon": missing_epsilon}
-        return self._dict("POST", f"/v1/datasets/{dataset}/ledger/thaw", json=body)
+        return self._request_record("POST", f"/v1/datasets/{dataset}/ledger/thaw", json=body)
 
     def resolve(self, dataset: str, entry: int, reason: str) -> Json:
         """Settle a reservation that a crash left open. It counts as spent."""
-        return self._dict("POST", f"/v1/datasets/{dataset}/ledger/{entry}/resolve", json={"reason": reason})
+        return self._request_record("POST", f"/v1/datasets/{dataset}/ledger/{entry}/resolve", json={"reason": reason})
 
     def delete_table(self, dataset: str) -> None:
         """Delete the rows of a data set."""
-        self._send("DELETE", f"/v1/datasets/{dataset}/table")
+        self._send_request("DELETE", f"/v1/datasets/{dataset}/table")
 
     def retire(self, dataset: str, reason: str) -> Json:
         """Delete the rows of a data set, and release nothing from it any more."""
-        return self._dict("POST", f"/v1/datasets/{dataset}/retire", json={"reason": reason})
+        return self._request_record("POST", f"/v1/datasets/{dataset}/retire", json={"reason": reason})
 
     # -- plans and models ------------------------------------------------------------------------------------------
 
+    def estimators(self) -> list[Json]:
+        """List the estimators with their parameters."""
+        return cast("list[Json]", self._call_json("GET", "/v1/estimators"))
+
     def plan(
-        self, dataset: str, estimator: str = "private-forest", *, epsilon: float = 1.0, delta: float = 0.0, **more: Any
+        self,
+        dataset: str,
+        estimator: str = "private-forest",
+        *,
+        epsilon: float = 1.0,
+        delta: float = 0.0,
+        name: str = "",
+        note: str = "",
+        **more: Any,
     ) -> Json:
         """Plan a training and return the plan. Further keywords are parameters of the estimator."""
-        body = {"estimator": estimator, "epsilon": epsilon, "delta": delta, "parameters": more}
-        return self.get_plan(self._call("POST", f"/v1/datasets/{dataset}/plans", json=body)["id"])
+        body: Json = {"estimator": estimator, "epsilon": epsilon, "delta": delta, "parameters": more}
+        body |= {"name": name, "note": note}
+        return self.get_plan(self._call_json("POST", f"/v1/datasets/{dataset}/plans", json=body)["id"])
 
     def plan_evaluation(self, model: str, *, epsilon: float = 0.1, delta: float = 0.0) -> Json:
         """Plan an evaluation of a model on the private rows, and return the plan."""
         body = {"epsilon": epsilon, "delta": delta}
-        return self.get_plan(self._call("POST", f"/v1/models/{model}/evaluations", json=body)["id"])
+        return self.get_plan(self._call_json("POST", f"/v1/models/{model}/evaluations", json=body)["id"])
 
     def plans(self, limit: int = 100) -> list[Json]:
         """List the plans, newest first."""
-        return self._list("/v1/plans", limit)
+        return self._list_records("/v1/plans", limit)
 
     def get_plan(self, plan: str) -> Json:
         """Return a plan, as text and as JSON."""
-        return self._dict("GET", f"/v1/plans/{plan}")
+        return self._request_record("GET", f"/v1/plans/{plan}")
 
     def sign(
         self,
@@ -222,7 +265,7 @@ class Client:
     ) -> Json:
         """Sign a plan whose hash you have read, for a number of runs or a total epsilon; for custodians."""
         body = {"fingerprint": fingerprint, "runs": runs, "total_epsilon": total_epsilon, "askers": askers}
-        return self._dict("POST", f"/v1/plans/{plan}/signature", json=body)
+        return self._request_record("POST", f"/v1/plans/{plan}/signature", json=body)
 
     def run(self, plan: str, *, wait_seconds: float = 3600.0) -> Json:
         """Run a signed plan, wait until it is done and return the release.
@@ -232,7 +275,7 @@ class Client:
         ServiceError
             If the job fails, is cancelled or takes longer than ``wait_seconds``.
         """
-        job = self._call("POST", f"/v1/plans/{plan}/jobs", headers={"Idempotency-Key": secrets.token_hex(16)})
+        job = self._call_json("POST", f"/v1/plans/{plan}/jobs", headers={"Idempotency-Key": secrets.token_hex(16)})
         deadline = time.monotonic() + wait_seconds
         while job["state"] not in _FINAL_STATES:
             if time.monotonic() > deadline:
@@ -245,64 +288,72 @@ class Client:
 
     def job(self, job: str) -> Json:
         """Return a job and its state."""
-        return self._dict("GET", f"/v1/jobs/{job}")
+        return self._request_record("GET", f"/v1/jobs/{job}")
 
     def jobs(self, limit: int = 100) -> list[Json]:
         """List the jobs, newest first."""
-        return self._list("/v1/jobs", limit)
+        return self._list_records("/v1/jobs", limit)
 
     def cancel(self, job: str) -> Json:
         """Cancel a job. What it has reserved counts as spent."""
-        return self._dict("DELETE", f"/v1/jobs/{job}")
+        return self._request_record("DELETE", f"/v1/jobs/{job}")
 
     def models(self, limit: int = 100) -> list[Json]:
         """List the releases, newest first."""
-        return self._list("/v1/models", limit)
+        return self._list_records("/v1/models", limit)
 
     def model(self, model: str) -> Json:
         """Return one release with its certificate."""
-        return self._dict("GET", f"/v1/models/{model}")
+        return self._request_record("GET", f"/v1/models/{model}")
+
+    def rename(self, model: str, name: str, note: str | None = None) -> Json:
+        """Change name and note of a model."""
+        return self._request_record("PATCH", f"/v1/models/{model}", json={"name": name, "note": note})
+
+    def evaluations(self, model: str) -> list[Json]:
+        """List the evaluations of a model, newest first."""
+        return cast("list[Json]", self._call_json("GET", f"/v1/models/{model}/evaluations"))
 
     def download(self, model: str, path: str | PathLike[str], *, onnx: bool = False) -> None:
         """Save a trained model to a file, for ``vw.load``, or as ONNX."""
-        response = self._send("GET", f"/v1/models/{model}/{'onnx' if onnx else 'file'}")
+        response = self._send_request("GET", f"/v1/models/{model}/{'onnx' if onnx else 'file'}")
         Path(path).write_bytes(response.content)
 
     def predict(self, model: str, rows: Rows) -> Json:
         """Predict rows. Free."""
-        return self._dict("POST", f"/v1/models/{model}/predict", json={"rows": _to_row_dicts(rows)})
+        return self._request_record("POST", f"/v1/models/{model}/predict", json={"rows": _to_row_dicts(rows)})
 
     def quote(self, model: str, rows: Rows, epsilon: float | None = None) -> Json:
         """Return the loss and the expected error of a batch of private answers. Free."""
         body = {"rows": _to_row_dicts(rows), "epsilon": epsilon}
-        return self._dict("POST", f"/v1/models/{model}/quote", json=body)
+        return self._request_record("POST", f"/v1/models/{model}/quote", json=body)
 
     def answer(self, model: str, rows: Rows, epsilon: float | None = None) -> Json:
         """Answer a batch privately. It is charged first; repeating the same batch is free, and so is a retry."""
         body = {"rows": _to_row_dicts(rows), "epsilon": epsilon}
-        return self._dict("POST", f"/v1/models/{model}/answers", json=body)
+        return self._request_record("POST", f"/v1/models/{model}/answers", json=body)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _dict(self, method: str, path: str, **more: Any) -> Json:
-        return cast("Json", self._call(method, path, **more))
+    def _request_record(self, method: str, path: str, **more: Any) -> Json:
+        return cast("Json", self._call_json(method, path, **more))
 
-    def _list(self, path: str, limit: int = 500) -> list[Json]:
+    def _list_records(self, path: str, limit: int = 500) -> list[Json]:
         """Return the newest records of a list, page by page."""
         items, after = list[Json](), None
         while len(items) < limit:
             params = {"limit": min(limit - len(items), 500)} | ({} if after is None else {"after": after})
-            page = self._call("GET", path, params=params)
+            page = self._call_json("GET", path, params=params)
             items += page["items"]
             after = page["next"]
             if after is None:
                 break
         return items
 
-    def _call(self, method: str, path: str, **more: Any) -> Any:
-        return self._send(method, path, **more).json()
+    def _call_json(self, method: str, path: str, **more: Any) -> Any:
+        return self._send_request(method, path, **more).json()
 
-    def _send(self, method: str, path: str, file: IO[bytes] | None = None, **more: Any) -> httpx.Response:
+    def _send_request(self, method: str, path: str, file: IO[bytes] | None = None, **more: Any) -> httpx.Response:
         """Send a request, with retries after errors of the network or the service."""
         wait, failure = _FIRST_WAIT_SECONDS, ""
         for _ in range(_MAX_TRIES):

@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -73,21 +74,25 @@ def _read_json_file(path: Path) -> Any:
 
 
 _ARGUMENTS: Final[dict[str, tuple[type, str]]] = {
-    "dataset": (str, ""), "plan": (str, ""), "model": (str, ""), "job": (str, ""), "name": (str, ""),
+    "dataset": (str, "Name of a data set."), "plan": (str, "Id of a plan."), "model": (str, "Id of a model."),
+    "job": (str, "Id of a job."), "name": (str, "Name of the account, data set or token."),
+    "token": (str, "Id of a token."), "allowance": (str, "Id of an allowance."),
     "entry": (int, "Number of a ledger entry."), "fingerprint": (str, "Hash of the plan that you have read."),
     "table": (str, "A .csv or .parquet file, or - for CSV from a pipe."), "rows": (Path, "A CSV file of public rows."),
     "schema": (Path, "Reviewed schema, JSON."), "certificates": (list[Path], "Certificates, JSON."),
 }  # fmt: skip
 """Parameters of the client's methods that are arguments of a command, with type and help."""
 _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
-    "roles": (list[str], "Role of a new account; can be repeated. Omit it for an account that exists."),
+    "roles": (list[str], "Role; can be repeated. For an invitation, omit it if the account exists."),
+    "disabled": (bool | None, "Whether the account may do anything."),
+    "name": (str, "Name of the model."), "note": (str | None, "What the model is for."),
     "subject": (str | None, "Identity at the OpenID provider, instead of a link."),
     "scopes": (list[str], "Right: ask, plan, run, sign, data, records, accounts, operate; can be repeated."),
-    "days": (int, "Days to live."), "limit": (int, "Maximum number of records."),
+    "days": (int, "Days until it expires."), "limit": (int, "Maximum number of records."),
     "people": (str, "The protected population."), "source": (str | None, "Path in a folder that the operator allows."),
     "epsilon": (float | None, "Epsilon, such as 0.5 or 1/3."), "delta": (float, "Delta."),
-    "account": (str, "Account. Default: all accounts together."), "period": (str, "year or month. Default: for ever."),
-    "target": (str | None, "Target column. Default: the last."), "reason": (str, "Why; it is recorded."),
+    "account": (str, "Account. Default: all accounts together."), "period": (str, "Renewal: year or month."),
+    "target": (str | None, "Target column. Default: the last column."), "reason": (str, "Reason, which is recorded."),
     "missing_epsilon": (str, "Loss of all releases without a certificate, or 0."),
     "estimator": (str, "Name of an estimator."), "more": (list[str], "KEY=VALUE of the estimator; can be repeated."),
     "runs": (int, "Number of runs that you allow."), "wait_seconds": (float, "Seconds to wait for the end."),
@@ -96,7 +101,8 @@ _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "path": (Path, "Output file."), "onnx": (bool, "Save as ONNX."),
 }  # fmt: skip
 """Parameters that are options, with type and help."""
-_FLAGS: Final = {"roles": "--role", "scopes": "--scope", "more": "--param", "askers": "--asker", "path": "--out -o"}
+_FLAGS: Final = {"roles": "--role", "scopes": "--scope", "more": "--param", "askers": "--asker", "path": "--out -o",
+                 "disabled": "--disabled/--enabled"}  # fmt: skip
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "rows": _read_rows,
     "schema": _read_json_file,
@@ -109,7 +115,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
 def _cli_parameter(parameter: Parameter) -> Parameter:
     """Return the argument or option of a command for a parameter of a method."""
     name, default = parameter.name, parameter.default
-    if name in _ARGUMENTS:
+    if name in _ARGUMENTS and default is Parameter.empty:
         kind, text = _ARGUMENTS[name]
         return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[kind, typer.Argument(help=text)])
     kind, text = _OPTIONS[name]
@@ -127,7 +133,7 @@ def _add_remote_command(
     """Add a command that calls a method of the client, and prints its result, or ``end`` if there is none."""
     parameters = [*signature(method, eval_str=True).parameters.values()][1:]
 
-    def run(service: Any, **given: Any) -> None:
+    def run_command(service: Any, **given: Any) -> None:
         values = {key: _READERS.get(key, lambda value: value)(value) for key, value in given.items()}
         values |= read_params(values.pop("more", None))
         with service.open_client() as client:
@@ -139,14 +145,18 @@ def _add_remote_command(
 
     options_parameter = Parameter("service", Parameter.KEYWORD_ONLY, annotation=options)
     cli_parameters = [_cli_parameter(each) for each in parameters if each.name != "media_type"]
-    run.__signature__ = Signature([options_parameter, *cli_parameters])  # type: ignore[attr-defined]
+    run_command.__signature__ = Signature([options_parameter, *cli_parameters])  # type: ignore[attr-defined]
     summary = (method.__doc__ or "").split("\n\n")[0]
-    run.__doc__ = f"{summary}\n\n\b\nExample:\n  veilwood remote {example}"
-    remote.command(name)(option_groups(run))
+    run_command.__doc__ = f"{summary}\n\n\b\nExample:\n  veilwood remote {example}"
+    remote.command(name)(option_groups(run_command))
 
 
 _LOG_IN: Final = "--account ana"
 _add_remote_command("invite", Client.invite, f"invite eve --role analyst {_LOG_IN}", LoginOptions, "Added")
+_add_remote_command("accounts", Client.accounts, f"accounts {_LOG_IN}", LoginOptions)
+_add_remote_command("change", Client.change_account, f"change eve --disabled {_LOG_IN}", LoginOptions, "Changed")
+_add_remote_command("tokens", Client.tokens, f"tokens {_LOG_IN}", LoginOptions)
+_add_remote_command("revoke", Client.revoke, f"revoke 09c0c79330a9252dd58c31db {_LOG_IN}", LoginOptions, "Revoked")
 _add_remote_command("token", Client.issue_token, f"token nightly --scope plan --scope run {_LOG_IN}", LoginOptions)
 _add_remote_command("events", Client.events, "events --limit 20")
 _add_remote_command("datasets", Client.datasets, "datasets")
@@ -156,6 +166,8 @@ _add_remote_command("schema", Client.schema, "schema visits")
 _add_remote_command("draft", Client.draft, "draft visits > visits.json")
 _add_remote_command("declare", Client.set_schema, "declare visits visits.json", end="Declared")
 _add_remote_command("allow", Client.add_allowance, "allow visits --epsilon 0.5 --account ana --period year")
+_add_remote_command("allowances", Client.allowances, "allowances visits")
+_add_remote_command("disallow", Client.remove_allowance, "disallow visits 4be172456d3cc4b350373ded", end="Removed")
 _add_remote_command("ledger", Client.ledger, "ledger visits")
 _add_remote_command("verify", Client.verify_ledger, "verify visits")
 _add_remote_command("certificates", Client.charge_certificates, "certificates visits june.json july.json")
@@ -163,6 +175,7 @@ _add_remote_command("thaw", Client.thaw, 'thaw visits --reason "the disk broke" 
 _add_remote_command("resolve", Client.resolve, 'resolve visits 12 --reason "power failure on May 3"')
 _add_remote_command("delete-table", Client.delete_table, "delete-table visits", end="Deleted")
 _add_remote_command("retire", Client.retire, 'retire visits --reason "the study has ended"')
+_add_remote_command("estimators", Client.estimators, "estimators")
 _add_remote_command("plan", Client.plan, "plan visits --epsilon 0.5")
 _add_remote_command("plans", Client.plans, "plans")
 _add_remote_command("sign", Client.sign, "sign 4be172456d3cc4b350373ded a32c347518d4... --runs 2")
@@ -170,6 +183,8 @@ _add_remote_command("run", Client.run, "run 4be172456d3cc4b350373ded")
 _add_remote_command("jobs", Client.jobs, "jobs")
 _add_remote_command("cancel", Client.cancel, "cancel 09c0c79330a9252dd58c31db")
 _add_remote_command("models", Client.models, "models")
+_add_remote_command("rename", Client.rename, 'rename 09c0c79330a9252dd58c31db "Visits, spring" --note "for the board"')
+_add_remote_command("evaluations", Client.evaluations, "evaluations 09c0c79330a9252dd58c31db")
 _add_remote_command("predict", Client.predict, "predict 09c0c79330a9252dd58c31db new-visits.csv")
 _add_remote_command("quote", Client.quote, "quote 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25")
 _add_remote_command("ask", Client.answer, "ask 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25")
@@ -192,7 +207,7 @@ def remote_accept(
     """
     typed = password or typer.prompt("New password", hide_input=True, confirmation_prompt=True)
     with Client(address) as client:
-        client.accept(invitation.rpartition("invitation=")[2], typed, name)
+        client.accept(invitation.rpartition("=")[2], typed, name)
     print("The password is set.")
 
 
@@ -258,7 +273,7 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         from veilwood_service.app import HeaderTimeoutProtocol, create_app
         from veilwood_service.settings import Limits, Settings
     except ImportError as error:
-        raise SetupError(f"the service needs {error.name}. Hint: pip install 'veilwood[service]'") from None
+        raise SetupError(f"the service needs {error.name}. Hint: run pip install 'veilwood[service]'") from None
     scheme = "https" if certfile else "http"
     is_everywhere = host.strip("0:.") == ""  # 0.0.0.0 and ::, to which no browser can go
     reached = address or f"{scheme}://{'127.0.0.1' if is_everywhere else host}:{port}"
@@ -287,11 +302,15 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         create_demo_data(service)
         link = f"Open the demonstration: {reached}/page/index.html#demo={service.accounts.set_random_password('demo')}"
     elif service.has_no_accounts():
-        link = f"First account: {reached}/page/index.html#invitation={service.accounts.invite_first()}"
-    print(f"Veilwood at {reached}")
-    if link:
-        print(link, flush=True)
-    uvicorn.run(
+        link = f"First account: {reached}/page/index.html#first={service.accounts.invite_first()}"
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:  # the link works from the moment it is printed
+                print(f"Veilwood at {reached}", *([link] if link else []), sep="\n", flush=True)
+
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -305,6 +324,8 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=10,
     )
+    with suppress(KeyboardInterrupt):  # raised again once everything has stopped
+        Server(config).run()
 
 
 _MAX_CONNECTIONS: Final = 4000  # further ones are answered with status 503
@@ -330,7 +351,7 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _settings(folder: Path, database: str = "") -> Settings:
+def _read_settings(folder: Path, database: str = "") -> Settings:
     from veilwood_service.settings import Settings
 
     return Settings(folder, database=database)
@@ -352,7 +373,7 @@ def service_backup(
     """
     from veilwood_service.backup import back_up
 
-    back_up(_settings(folder, database), out)
+    back_up(_read_settings(folder, database), out)
     print(f"Wrote {out}. It contains private rows: protect it like the tables.")
 
 
@@ -372,7 +393,7 @@ def service_restore(
     """
     from veilwood_service.backup import restore_backup
 
-    _print_frozen(restore_backup(archive, _settings(folder, database)))
+    _print_frozen(restore_backup(archive, _read_settings(folder, database)))
 
 
 @service_commands.command("freeze")
@@ -385,7 +406,7 @@ def service_freeze(folder: Folder, database: Database = "") -> None:
     """
     from veilwood_service.backup import freeze_ledgers
 
-    _print_frozen(freeze_ledgers(_settings(folder, database)))
+    _print_frozen(freeze_ledgers(_read_settings(folder, database)))
 
 
 def _print_frozen(names: list[str]) -> None:
@@ -409,7 +430,7 @@ def service_invite(
     from veilwood_service import store
     from veilwood_service.accounts import Accounts
 
-    records = store.Store(_settings(folder, database))
+    records = store.Store(_read_settings(folder, database))
     records.create_tables()
     is_new = records.find(store.accounts, name=name) is None
     with records.transaction():
@@ -439,7 +460,7 @@ def service_adopt_ledger(
     budget = open_ledger(ledger).budget
     if budget is None:
         raise ParameterError("ledger", ledger, "has no budget", "adopt a ledger that was created with an epsilon")
-    service = Service.open(_settings(folder, database))
+    service = Service.open(_read_settings(folder, database))
     epsilon, delta = str(budget.epsilon), str(budget.delta)
     register_dataset(service, "(machine)", dataset, people, epsilon, delta, existing_ledger=ledger)
     print(f"Registered {dataset}, with {service.ledgers.open(dataset).spent} spent of {budget}")
@@ -456,7 +477,7 @@ def service_verify(folder: Folder, database: Database = "") -> None:
     from veilwood_service import store
     from veilwood_service.budgets import Ledgers
 
-    settings = _settings(folder, database)
+    settings = _read_settings(folder, database)
     records = store.Store(settings)
     for dataset in records.find_all(store.datasets):
         print(f"{dataset['name']}: {Ledgers(settings, records).open(dataset['name']).verify()}")
@@ -485,7 +506,7 @@ def create_demo_data(service: Service) -> None:
     register_dataset(service, _DEMO_ACCOUNT, _DEMO_DATASET, _DEMO_POPULATION, 5, source=str(path))
     service.database.update(store.datasets, {"name": _DEMO_DATASET}, schema=json.dumps(car.schema.to_dict()))
 
-    def run(plan: Any) -> str:
+    def run_plan(plan: Any) -> str:
         signed = service.plans.sign_plan(_DEMO_ACCOUNT, plan["id"], plan["fingerprint"], Grant())
         job = service.jobs.add(_DEMO_ACCOUNT, signed, None)
         leased = service.jobs.lease_next()
@@ -495,5 +516,5 @@ def create_demo_data(service: Service) -> None:
 
     note = "Trained at the start of the demonstration. Try its predictions: they are free."
     request = RunRequest(epsilon=1.0, name="First look at cars", note=note)
-    model = run(service.plans.propose_training(_DEMO_ACCOUNT, _DEMO_DATASET, request))
-    run(service.plans.propose_evaluation(_DEMO_ACCOUNT, model, RunRequest("", 0.5)))
+    model = run_plan(service.plans.propose_training(_DEMO_ACCOUNT, _DEMO_DATASET, request))
+    run_plan(service.plans.propose_evaluation(_DEMO_ACCOUNT, model, RunRequest("", 0.5)))

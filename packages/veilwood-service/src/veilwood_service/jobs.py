@@ -28,16 +28,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from veilwood import errors
 from veilwood.data.schema import Schema
-from veilwood.errors import (
-    BudgetExceededError,
-    LedgerError,
-    NotFoundError,
-    ParameterError,
-    PlanError,
-    UseError,
-    VeilwoodError,
-)
 from veilwood.evaluation.evaluate import evaluate
 from veilwood.models.file import save
 from veilwood.privacy.loss import Loss, requested_loss
@@ -60,7 +52,7 @@ _WORKER_ARGUMENTS: Final = ("-m", "veilwood_service.jobs")
 _UNFINISHED: Final = ("queued", "running")
 
 
-class LostLeaseError(VeilwoodError):
+class LostLeaseError(errors.VeilwoodError):
     """A job has ended, or was leased to another worker meanwhile. Nothing of this worker is published."""
 
 
@@ -93,8 +85,8 @@ class Jobs:
         for running in self._running.values():
             running.process.kill()
             running.process.wait()
-            self._database.update(store.jobs, _held(running.job), state="queued", lease=None, detail=None)
-        with suppress(OSError, LedgerError, sa.exc.SQLAlchemyError):
+            self._database.update(store.jobs, _is_held(running.job), state="queued", lease=None, detail=None)
+        with suppress(OSError, errors.LedgerError, sa.exc.SQLAlchemyError):
             self._ledgers.note_heads()
 
     # -- the queue ---------------------------------------------------------------------------------------------------
@@ -112,12 +104,14 @@ class Jobs:
             If the account has too many unfinished jobs.
         """
         if plan["signed_by"] is None:
-            raise UseError("the plan is not signed. Hint: ask a custodian to read it and sign its hash.")
+            raise errors.UseError("the plan is not signed. Hint: ask a custodian to read it and sign its hash.")
         with self._database.transaction():
             known = retry_key and self._database.find(store.jobs, account=account, retry_key=retry_key)
             if known:
                 if known["plan"] != plan["id"]:
-                    raise ParameterError("Idempotency-Key", "...", "was used for another request", "send a new key")
+                    raise errors.ParameterError(
+                        "Idempotency-Key", "...", "was used for another request", "send a new key"
+                    )
                 return known
             waiting = self._database.find_all(store.jobs, dataset=plan["dataset"], state=_UNFINISHED)
             of_account = self._database.find_all(store.jobs, account=account, state=_UNFINISHED)
@@ -141,7 +135,7 @@ class Jobs:
         ledger.check_affordable(_loss_of(plan), self._ledgers.limits_for(plan["dataset"], account, plan))
         if self.runs_left(plan) <= 0:
             message = "all runs that the signature allows were started. Hint: ask a custodian to sign another plan."
-            raise BudgetExceededError(message, requested=_loss_of(plan), remaining=Loss.zero())
+            raise errors.BudgetExceededError(message, requested=_loss_of(plan), remaining=Loss.zero())
 
     def runs_left(self, plan: DatabaseRow) -> int:
         """Return how many more runs of a plan can be started: those signed, less those charged or unfinished."""
@@ -156,7 +150,7 @@ class Jobs:
         """Return a job; raise NotFoundError if it does not exist."""
         job = self._database.find(store.jobs, id=number)
         if job is None:
-            raise NotFoundError("job", number)
+            raise errors.NotFoundError("job", number)
         return job
 
     def place_of(self, job: DatabaseRow) -> int | None:
@@ -187,11 +181,11 @@ class Jobs:
     def cancel(self, account: str, number: str) -> DatabaseRow:
         """Cancel a job and return it. Its reservation counts as spent; a job that was not charged is free."""
         with self._database.transaction():
-            if self._end(self.get(number), "cancelled", "cancelled"):
+            if self._end_job(self.get(number), "cancelled", "cancelled"):
                 self._database.record_event(account, "job.cancel", number)
         return self.get(number)
 
-    def _end(self, job: DatabaseRow, state: str, message: str, detail: str | None = None) -> bool:
+    def _end_job(self, job: DatabaseRow, state: str, message: str, detail: str | None = None) -> bool:
         """End an unfinished job without an outcome, and settle its reservation as spent."""
         with self._database.transaction():
             where = {"id": job["id"], "state": _UNFINISHED}
@@ -208,7 +202,11 @@ class Jobs:
             try:
                 self._poll_once()
                 self.last_poll = time.monotonic()
-            except (sa.exc.SQLAlchemyError, LedgerError, OSError) as error:  # the database or the disk is unavailable
+            except (
+                sa.exc.SQLAlchemyError,
+                errors.LedgerError,
+                OSError,
+            ) as error:  # the database or the disk is unavailable
                 _LOG.error("jobs: %s", type(error).__name__)  # workers continue, and the next poll checks them again
                 self._stopping.wait(_ERROR_PAUSE_SECONDS)
 
@@ -219,7 +217,7 @@ class Jobs:
         if now - self._last_heartbeat > _HEARTBEAT_SECONDS:
             self._last_heartbeat = now
             for running in self._running.values():
-                self._database.update(store.jobs, _held(running.job), seen=current_timestamp())
+                self._database.update(store.jobs, _is_held(running.job), seen=current_timestamp())
             self._requeue_lost_jobs()
         if now - self._last_heads > _HEADS_SECONDS:
             self._last_heads = now
@@ -236,7 +234,7 @@ class Jobs:
             running.process.kill()
             running.process.wait()
             if is_held:
-                self._end(job, "failed", "time limit exceeded")
+                self._end_job(job, "failed", "time limit exceeded")
         elif code is not None and is_held:
             self._handle_dead_worker(job, f"its worker ended with status {code}")
         if running.process.poll() is not None:
@@ -250,9 +248,9 @@ class Jobs:
         """
         with self._database.transaction():
             if job["tries"] < _MAX_TRIES and self._ledgers.open(job["dataset"]).find(job["id"]) is None:
-                self._database.update(store.jobs, _held(job), state="queued", lease=None, detail=None)
+                self._database.update(store.jobs, _is_held(job), state="queued", lease=None, detail=None)
             else:
-                self._end(job, "failed", "the worker process crashed", reason)
+                self._end_job(job, "failed", "the worker process crashed", reason)
 
     def lease_next(self) -> DatabaseRow | None:
         """Lease the job whose turn it is to this process, and return it; None if no job waits."""
@@ -288,10 +286,10 @@ class Jobs:
             if job["id"] not in self._running and (job["seen"] or "") < limit:
                 # Its worker did not crash on its own: the start is not counted.
                 values = {"state": "queued", "lease": None, "detail": None, "tries": job["tries"] - 1}
-                self._database.update(store.jobs, _held(job), **values)
+                self._database.update(store.jobs, _is_held(job), **values)
 
 
-def _held(job: DatabaseRow) -> dict[str, Any]:
+def _is_held(job: DatabaseRow) -> dict[str, Any]:
     """Return the condition that a job still runs under its lease."""
     return {"id": job["id"], "state": "running", "lease": job["lease"]}
 
@@ -299,8 +297,8 @@ def _held(job: DatabaseRow) -> dict[str, Any]:
 def _loss_of(plan: DatabaseRow) -> Loss:
     if not plan or plan["body"] is None:
         return Loss.zero()
-    asked = json.loads(plan["asked"])
-    return requested_loss(asked["epsilon"], asked["delta"])
+    request = json.loads(plan["asked"])
+    return requested_loss(request["epsilon"], request["delta"])
 
 
 def settle_as_spent(ledgers: Ledgers, job: DatabaseRow, reason: str) -> None:
@@ -326,10 +324,10 @@ def execute_job(database: Store, ledgers: Ledgers, job: DatabaseRow) -> None:
     plan = database.find(store.plans, id=job["plan"])
     dataset = database.find(store.datasets, name=job["dataset"])
     if plan is None or dataset is None or plan["signed_by"] is None or dataset["source"] is None:
-        raise PlanError("the plan is not signed, or its table no longer exists. Hint: plan the run again.")
+        raise errors.PlanError("the plan is not signed, or its table no longer exists. Hint: plan the run again.")
 
     def require_lease() -> None:
-        if database.update(store.jobs, _held(job), seen=current_timestamp()) == 0:
+        if database.update(store.jobs, _is_held(job), seen=current_timestamp()) == 0:
             raise LostLeaseError("the job has ended, or another worker runs it.")
 
     schema = Schema.from_dict(json.loads(dataset["schema"]))
@@ -351,12 +349,12 @@ def execute_job(database: Store, ledgers: Ledgers, job: DatabaseRow) -> None:
             invalid="drop",
         )
         if evaluation.plan.fingerprint() != plan["fingerprint"]:
-            raise PlanError("the evaluation differs from the signed plan. Hint: plan it again.")
+            raise errors.PlanError("the evaluation differs from the signed plan. Hint: plan it again.")
         certificate, result = evaluation.privacy, json.dumps(evaluation.quality.to_dict())
     issued = None if certificate is None else ledger.as_issued(certificate)
     with database.transaction():
         ended = {"state": "done", "detail": None, "lease": None, "ended": current_timestamp()}
-        if database.update(store.jobs, _held(job), **ended) == 0:
+        if database.update(store.jobs, _is_held(job), **ended) == 0:
             raise LostLeaseError("the job has ended, or another worker runs it.")
         if issued is not None:
             ledger.publish()
@@ -400,9 +398,9 @@ def main() -> int:
         execute_job(database, ledgers, job)
     except LostLeaseError:
         return 0
-    except (BudgetExceededError, PlanError) as error:  # these messages contain public facts only
+    except (errors.BudgetExceededError, errors.PlanError) as error:  # these messages contain public facts only
         _mark_failed(database, ledgers, job, str(error), str(error))
-    except VeilwoodError as error:
+    except errors.VeilwoodError as error:
         _mark_failed(database, ledgers, job, _FAILED_MESSAGE, f"{type(error).__name__}: {error}")
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]  # never the text, which may contain values of rows
@@ -415,7 +413,7 @@ class _JobProgress:
     """Progress callback of a running job. Only custodians see its text, because batches and rounds depend on rows."""
 
     def __init__(self, database: Store, job: DatabaseRow) -> None:
-        self._database, self._where, self._last_update = database, _held(job), time.monotonic()
+        self._database, self._where, self._last_update = database, _is_held(job), time.monotonic()
 
     def __call__(self, activity: str, number: int) -> None:
         if time.monotonic() - self._last_update > _PROGRESS_SECONDS:
@@ -426,7 +424,7 @@ class _JobProgress:
 def _mark_failed(database: Store, ledgers: Ledgers, job: DatabaseRow, message: str, detail: str) -> None:
     with database.transaction():
         outcome = {"message": message, "detail": detail[:2000], "lease": None, "ended": current_timestamp()}
-        if database.update(store.jobs, _held(job), state="failed", **outcome):
+        if database.update(store.jobs, _is_held(job), state="failed", **outcome):
             settle_as_spent(ledgers, job, "failed after its reservation")
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from veilwood.arrays import Codes
 from veilwood.data.columns import Column
 from veilwood.data.dialect import Dialect
 from veilwood.data.numbers import read_number
@@ -44,16 +44,14 @@ class RowEncoder:
         self._columns: tuple[Column, ...] = tuple(model.schema_.features)
         self._code_tables = self._build_code_tables()
 
-    def encode(self, rows: list[dict[str, Any]]) -> npt.NDArray[np.uint16]:
+    def encode(self, rows: list[dict[str, Any]]) -> Codes:
         """Return the codes of rows, one row per row and one column per feature."""
         codes = None if self._code_tables is None else self._encode_plain_rows(rows, self._code_tables)
         if codes is None:
             codes = self._model._encode_rows(rows_to_frame(rows, self._model.schema_))
         return codes
 
-    def _encode_plain_rows(
-        self, rows: list[dict[str, Any]], code_tables: list[CodeTable | None]
-    ) -> npt.NDArray[np.uint16] | None:
+    def _encode_plain_rows(self, rows: list[dict[str, Any]], code_tables: list[CodeTable | None]) -> Codes | None:
         names = {column.source for column in self._columns}
         if not rows or any(row.keys() != names for row in rows):
             return None

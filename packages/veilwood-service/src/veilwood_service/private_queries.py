@@ -55,7 +55,7 @@ class PrivateQueries:
     def quote_batch(self, account: str, model: str, rows: list[dict[str, Any]], epsilon: float | None) -> DatabaseRow:
         """Return the loss and the expected error of a batch. Free."""
         record, plan = self._get_records(account, model)
-        with self._turn(record, plan) as predictor:
+        with self._wait_turn(record, plan) as predictor:
             query_rows = rows_to_frame(rows, predictor.schema_)
             digest = _batch_digest(predictor, query_rows)
             planned = predictor.plan_answer(query_rows, _batch_epsilon(predictor, epsilon))  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ class PrivateQueries:
             If the signature, the budget or an allowance has no room for the batch.
         """
         record, plan = self._get_records(account, model)
-        with self._turn(record, plan) as predictor:
+        with self._wait_turn(record, plan) as predictor:
             query_rows = rows_to_frame(rows, predictor.schema_)
             digest = _batch_digest(predictor, query_rows)
             stored = self._database.find(store.answers, model=model, digest=digest)
@@ -105,7 +105,7 @@ class PrivateQueries:
     ) -> DatabaseRow:
         """Charge and answer a batch. One that was charged but not published continues under its reservation.
 
-        The answer is computed, then held back, and published in one transaction with the commit of its charge.
+        The answer is computed, delayed, and published in one transaction with the commit of its charge.
         """
         number, account, dataset = stored_answer["id"], stored_answer["account"], plan["dataset"]
         limits = self._ledgers.limits_for(dataset, account, plan)
@@ -159,7 +159,7 @@ class PrivateQueries:
         return record, plan
 
     @contextmanager
-    def _turn(self, model: DatabaseRow, plan: DatabaseRow) -> Iterator[MatrixForestPredictor]:
+    def _wait_turn(self, model: DatabaseRow, plan: DatabaseRow) -> Iterator[MatrixForestPredictor]:
         """Wait for the turn of this request at a predictor, which is fitted if it is not in memory."""
         dataset = get_dataset(self._database, model["dataset"])
         if dataset["source"] is None:

@@ -179,7 +179,7 @@ class LedgerEntry(BaseModel):
 
 
 class AccountSpent(BaseModel):
-    """What one account has spent of a ledger."""
+    """Loss that one account has charged to a ledger."""
 
     account: str
     epsilon: float
@@ -207,8 +207,26 @@ class Charged(Budget):
     charged: list[int]
 
 
+class EstimatorParameter(BaseModel):
+    """A parameter that an analyst may choose. ``options`` is empty if other values are possible."""
+
+    name: str
+    default: Any
+    options: list[str]
+    help: str
+
+
+class Estimator(BaseModel):
+    """An estimator for a task, with its parameters."""
+
+    name: str
+    task: str
+    summary: str
+    parameters: list[EstimatorParameter]
+
+
 class Asked(BaseModel):
-    """What a plan was asked for."""
+    """Request from which a plan was made."""
 
     epsilon: str
     delta: str

@@ -14,7 +14,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field, StrictFloat, StrictInt
 
-from veilwood import charts
 from veilwood.data.schema import Schema
 from veilwood.drafting.draft import draft_from_table
 from veilwood.drafting.review import Review
@@ -23,25 +22,10 @@ from veilwood.forests.expected_skill import estimate_skill
 from veilwood.privacy.ledger import Limit, Part
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.safe_io import read_json
-from veilwood_service import store
+from veilwood_service import responses, store
 from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import Caller
 from veilwood_service.budgets import end_unfinished_runs, get_dataset, limit_of, loss_from_certificate
-from veilwood_service.responses import (
-    AccountSpent,
-    Allowance,
-    Budget,
-    Charged,
-    Dataset,
-    DatasetPage,
-    Expected,
-    LedgerEntry,
-    LedgerPage,
-    Name,
-    NewAllowanceAdded,
-    Question,
-    Verified,
-)
 from veilwood_service.routes_people import PageCursor, PageLength
 from veilwood_service.store import DatabaseRow, new_id
 from veilwood_service.tables import TABLE_MEDIA_TYPES, delete_table, resolve_source, save_upload
@@ -134,15 +118,15 @@ def parse_body(model: type[T], body: bytes) -> T:
 @router.get("")
 def list_datasets(
     request: Request, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
-) -> DatasetPage:
+) -> responses.DatasetPage:
     """List the data sets, with the remaining budget of each and of the caller."""
     service = get_service(request)
     rows, cursor = service.database.find_page(store.datasets, limit, after)
-    return DatasetPage(items=[_dataset_summary(service, caller, dataset) for dataset in rows], next=cursor)
+    return responses.DatasetPage(items=[_dataset_summary(service, caller, dataset) for dataset in rows], next=cursor)
 
 
 @router.post("", status_code=201)
-def add_dataset(request: Request, caller: AuthenticatedCaller, body: NewDataset) -> Dataset:
+def add_dataset(request: Request, caller: AuthenticatedCaller, body: NewDataset) -> responses.Dataset:
     """Register a data set and create its ledger. The operator must have allowed a path."""
     caller.require_scope("data")
     service = get_service(request)
@@ -175,14 +159,14 @@ def register_dataset(
 
 
 @router.get("/{name}")
-def get_one_dataset(request: Request, caller: AuthenticatedCaller, name: str) -> Dataset:
+def get_one_dataset(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Dataset:
     """Return one data set."""
     service = get_service(request)
     return _dataset_summary(service, caller, get_dataset(service.database, name))
 
 
 @router.post("/{name}/retire")
-def retire_dataset(request: Request, caller: AuthenticatedCaller, name: str, body: Reason) -> Dataset:
+def retire_dataset(request: Request, caller: AuthenticatedCaller, name: str, body: Reason) -> responses.Dataset:
     """Delete the rows of a data set, end its runs, and release nothing from it any more. The ledger stays."""
     caller.require_scope("data")
     service = get_service(request)
@@ -203,7 +187,7 @@ _TABLE_BODY: Final = {
 
 
 @router.put("/{name}/table", openapi_extra=_TABLE_BODY)
-async def upload_table(request: Request, caller: AuthenticatedCaller, name: str) -> Name:
+async def upload_table(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Name:
     """Upload the table as text/csv or application/vnd.apache.parquet, without further compression."""
     caller.require_scope("data")
     service = get_service(request)
@@ -223,7 +207,7 @@ async def upload_table(request: Request, caller: AuthenticatedCaller, name: str)
         delete_table(service.settings, dataset["source"], keep=path)
 
     await run_in_threadpool(store_path)
-    return Name(name=name)
+    return responses.Name(name=name)
 
 
 @router.delete("/{name}/table", status_code=204)
@@ -251,7 +235,7 @@ async def draft_schema(
     caller.require_scope("data")
     service = get_service(request)
 
-    def draft() -> dict[str, Any]:
+    def draft_table() -> dict[str, Any]:
         source = get_dataset(service.database, name)["source"]
         if source is None:
             raise UseError("the data set has no table yet. Hint: upload a table first.")
@@ -259,16 +243,16 @@ async def draft_schema(
         service.database.record_event(caller.name, "schema.draft", name)
         return drafted
 
-    return await service.lanes.plans.run(draft)
+    return await service.lanes.plans.run(draft_table)
 
 
 @router.post("/{name}/review", openapi_extra=body_of(ReviewStep))
-async def review_schema(request: Request, caller: AuthenticatedCaller, name: str) -> Question:
+async def review_schema(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Question:
     """Apply an answer to a draft, and return the question about the next column. Nothing is stored."""
     caller.require_scope("data")
     service, body = get_service(request), await request.body()
 
-    def apply_answer() -> Question:
+    def apply_answer() -> responses.Question:
         get_dataset(service.database, name)
         step = parse_body(ReviewStep, body)
         review, later = Review(read_json(json.dumps(step.draft)), step.later), list(step.later)
@@ -284,13 +268,13 @@ async def review_schema(request: Request, caller: AuthenticatedCaller, name: str
                 later.append(deferred.name)
         question = review.next_question()
         payload = None if question is None else asdict(question)
-        return Question(draft=review.to_dict(), question=payload, later=later)
+        return responses.Question(draft=review.to_dict(), question=payload, later=later)
 
     return await service.lanes.files.run(apply_answer)
 
 
 @router.get("/{name}/expected")
-def expected(request: Request, caller: AuthenticatedCaller, name: str, rows: int = 10_000) -> Expected:
+def expected(request: Request, caller: AuthenticatedCaller, name: str, rows: int = 10_000) -> responses.Expected:
     """Return the expected skill at several budgets, from public tables of similar size. ``rows`` is your estimate."""
     schema = get_service(request).plans.get_reviewed_dataset(name)[1]
     n_columns, n_rows = len(schema.feature_names), min(max(rows, 1), 10**12)
@@ -300,7 +284,7 @@ def expected(request: Request, caller: AuthenticatedCaller, name: str, rows: int
         f"Half of the public tables with as many rows times epsilon per column as {n_rows:,} rows of yours lie in the "
         "range. 0 is the most frequent class or the mean, 1 is a model without privacy."
     )
-    return Expected(title="Expected quality", axis="skill", words=note, points=points)
+    return responses.Expected(title="Expected quality", axis="skill", words=note, points=points)
 
 
 _JSON_OBJECT: Final = {"application/json": {"schema": {"type": "object"}}}
@@ -313,7 +297,7 @@ async def set_schema(request: Request, caller: AuthenticatedCaller, name: str) -
     caller.require_scope("data")
     service, body = get_service(request), await request.body()
 
-    def declare() -> dict[str, Any]:
+    def declare_schema() -> dict[str, Any]:
         get_dataset(service.database, name)
         declared = Schema.from_dict(read_json(body))
         if declared.inferred:
@@ -325,7 +309,7 @@ async def set_schema(request: Request, caller: AuthenticatedCaller, name: str) -
             service.database.record_event(caller.name, "schema.set", name, fingerprint=declared.fingerprint())
         return declared.to_dict()
 
-    return await service.lanes.files.run(declare)
+    return await service.lanes.files.run(declare_schema)
 
 
 @router.get("/{name}/schema")
@@ -342,22 +326,26 @@ def get_schema(request: Request, caller: AuthenticatedCaller, name: str) -> dict
 
 
 @router.get("/{name}/allowances")
-def list_allowances(request: Request, caller: AuthenticatedCaller, name: str) -> list[Allowance]:
+def list_allowances(request: Request, caller: AuthenticatedCaller, name: str) -> list[responses.Allowance]:
     """List the allowances of a data set: all for custodians and auditors, else those that bind the caller."""
-    service, found = get_service(request), list[Allowance]()
+    service, found = get_service(request), list[responses.Allowance]()
     ledger = service.ledgers.open(get_dataset(service.database, name)["name"])
     for row in service.database.find_all(store.allowances, dataset=name):
         if row["account"] in ("", caller.name) or "records" in caller.scopes:
             balance = ledger.part_balance(limit_of(row))
             facts = {field: row[field] for field in ("id", "account", "period", "epsilon", "delta")}
             found.append(
-                Allowance(**facts, remaining=str(balance.remaining), epsilon_spent=_epsilon(balance.spent) or 0)
+                responses.Allowance(
+                    **facts, remaining=str(balance.remaining), epsilon_spent=_epsilon_of(balance.spent) or 0
+                )
             )
     return found
 
 
 @router.post("/{name}/allowances", status_code=201)
-def add_allowance(request: Request, caller: AuthenticatedCaller, name: str, body: NewAllowance) -> NewAllowanceAdded:
+def add_allowance(
+    request: Request, caller: AuthenticatedCaller, name: str, body: NewAllowance
+) -> responses.NewAllowanceAdded:
     """Add an allowance. A renewing one bounds each period, and not the sum over all periods."""
     caller.require_scope("data")
     service = get_service(request)
@@ -373,7 +361,7 @@ def add_allowance(request: Request, caller: AuthenticatedCaller, name: str, body
             raise ParameterError("allowance", "...", "exists already", "remove it first")
         service.database.record_event(caller.name, "allowance.add", name, **facts)
     warning = "this allowance renews: over all periods, losses add up to at most the budget of the data set"
-    return NewAllowanceAdded(id=number, warning=warning if body.period else None)
+    return responses.NewAllowanceAdded(id=number, warning=warning if body.period else None)
 
 
 @router.delete("/{name}/allowances/{number}", status_code=204)
@@ -396,68 +384,61 @@ def remove_allowance(request: Request, caller: AuthenticatedCaller, name: str, n
 @router.get("/{name}/ledger")
 def get_ledger(
     request: Request, caller: AuthenticatedCaller, name: str, limit: PageLength = 100, after: PageCursor = None
-) -> LedgerPage:
+) -> responses.LedgerPage:
     """Return the ledger entries, newest first, and what each account has spent, for custodians and auditors."""
     caller.require_scope("records")
     service = get_service(request)
     dataset = get_dataset(service.database, name)
     entries = service.ledgers.open(name).entries()[::-1]
     start = next((i for i, entry in enumerate(entries) if after is not None and str(entry.id) == after), -1) + 1
-    shown, page = entries[start : start + limit], list[LedgerEntry]()
+    shown, page = entries[start : start + limit], list[responses.LedgerEntry]()
     for entry in shown:
         facts = {key: value for key, value in asdict(entry).items() if key not in ("loss", "schema", "purpose")}
         if entry.state == "cancelled" and "data" not in caller.scopes:
             facts["resolution"] = None  # only custodians see why rows were rejected
-        loss = {"loss": str(entry.loss), "epsilon": _epsilon(entry.loss)}
-        page.append(LedgerEntry(**{**facts, **loss, "schema_hash": entry.schema}))
+        loss = {"loss": str(entry.loss), "epsilon": _epsilon_of(entry.loss)}
+        page.append(responses.LedgerEntry(**{**facts, **loss, "schema_hash": entry.schema}))
     cursor = str(shown[-1].id) if start + limit < len(entries) else None
     budget, accounts = _budget_summary(service, dataset).model_dump(), _spent_by_account(service, name)
-    return LedgerPage(**budget, entries=page, next=cursor, accounts=accounts)
+    return responses.LedgerPage(**budget, entries=page, next=cursor, accounts=accounts)
 
 
-def _spent_by_account(service: Service, dataset: str) -> list[AccountSpent]:
+def _spent_by_account(service: Service, dataset: str) -> list[responses.AccountSpent]:
     ledger = service.ledgers.open(dataset)
     counts = Counter(entry.account for entry in ledger.entries() if entry.is_counted)
     spent = {account: ledger.part_balance(Limit(account, Part(account))).spent for account in sorted(counts) if account}
-    return [AccountSpent(account=a, epsilon=_epsilon(loss) or 0, releases=counts[a]) for a, loss in spent.items()]
-
-
-@router.get("/{name}/budget.svg", response_class=Response)
-def get_budget_chart(request: Request, caller: AuthenticatedCaller, name: str, theme: str = "light") -> Response:
-    """Return a chart of what each account has spent, as fractions of the budget, for custodians and auditors."""
-    caller.require_scope("records")
-    service = get_service(request)
-    get_dataset(service.database, name)
-    spent = [(one.account, one.epsilon, one.account == caller.name) for one in _spent_by_account(service, name)]
-    return svg_response(charts.draw_budget(spent, _epsilon(service.ledgers.open(name).balance().budget)), theme)
+    return [
+        responses.AccountSpent(account=a, epsilon=_epsilon_of(loss) or 0, releases=counts[a])
+        for a, loss in spent.items()
+    ]
 
 
 @router.post("/{name}/ledger/verify")
-def verify_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> Verified:
+def verify_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Verified:
     """Verify the hash chain of the ledger, and return its last hash, to be recorded elsewhere."""
     caller.require_scope("records")
     service = get_service(request)
     get_dataset(service.database, name)
-    return Verified(intact=True, head=service.ledgers.open(name).verify())
+    return responses.Verified(intact=True, head=service.ledgers.open(name).verify())
 
 
 @router.post("/{name}/ledger/certificates", openapi_extra=body_of(Certificates))
-async def charge_certificates(request: Request, caller: AuthenticatedCaller, name: str) -> Charged:
+async def charge_certificates(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Charged:
     """Charge certificates of releases that a restored ledger has lost. Those that it holds cost nothing."""
     caller.require_scope("data")
     service, body = get_service(request), await request.body()
 
-    def charge() -> Charged:
+    def charge_each() -> responses.Charged:
         dataset = get_dataset(service.database, name)
         certificates = parse_body(Certificates, body).certificates
         charged = service.ledgers.charge_certificates(name, caller.name, certificates)
-        return Charged(charged=charged, **_budget_summary(service, dataset).model_dump())
+        return responses.Charged(charged=charged, **_budget_summary(service, dataset).model_dump())
 
-    return await service.lanes.files.run(charge)
+    return await service.lanes.files.run(charge_each)
 
 
 @router.post("/{name}/ledger/thaw")
-def thaw_ledger(request: Request, caller: AuthenticatedCaller, name: str, body: Thaw) -> Dataset:
+def thaw_ledger(request: Request, caller: AuthenticatedCaller, name: str, body: Thaw) -> responses.Dataset:
     """Let a frozen ledger be charged again. The loss of releases without a certificate must be stated, 0 included."""
     caller.require_scope("data")
     service = get_service(request)
@@ -469,7 +450,9 @@ def thaw_ledger(request: Request, caller: AuthenticatedCaller, name: str, body: 
 
 
 @router.post("/{name}/ledger/{entry}/resolve")
-def resolve_entry(request: Request, caller: AuthenticatedCaller, name: str, entry: int, body: Reason) -> Budget:
+def resolve_entry(
+    request: Request, caller: AuthenticatedCaller, name: str, entry: int, body: Reason
+) -> responses.Budget:
     """Settle a reservation that a crash left open. It counts as spent."""
     caller.require_scope("data")
     service = get_service(request)
@@ -486,42 +469,27 @@ def resolve_entry(request: Request, caller: AuthenticatedCaller, name: str, entr
 
 # -- inside ----------------------------------------------------------------------------------------------------------
 
-_DARK_COLOURS: Final = {
-    charts.INK: "#e8eeea", charts.SOFT: "#a7b4ad", charts.RULE: "#34403a", charts.BLUE: "#8fc3ff",
-    charts.WARM: "#ff9a8f", charts.BAND: "#29445c", "#eef2f5": "#2a3531", "#9db8ca": "#5f86a8",
-}  # fmt: skip
-"""Colours of charts in the dark, by those in the light."""
 
-
-def svg_response(image: str, theme: str) -> Response:
-    """Return a chart, in the colours of a theme."""
-    if theme == "dark":
-        for light, dark in _DARK_COLOURS.items():
-            image = image.replace(light, dark)
-    policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-    return Response(image, media_type="image/svg+xml", headers=policy)
-
-
-def _epsilon(loss: Loss | None) -> float | None:
+def _epsilon_of(loss: Loss | None) -> float | None:
     return None if loss is None or loss.epsilon is None else float(loss.epsilon)
 
 
-def _budget_summary(service: Service, dataset: DatabaseRow) -> Budget:
+def _budget_summary(service: Service, dataset: DatabaseRow) -> responses.Budget:
     balance = service.ledgers.open(dataset["name"]).balance()
-    return Budget(
+    return responses.Budget(
         budget=str(balance.budget),
         spent=str(balance.spent),
         remaining=str(balance.remaining),
-        epsilon=_epsilon(balance.budget) or 0,
-        epsilon_spent=_epsilon(balance.spent) or 0,
+        epsilon=_epsilon_of(balance.budget) or 0,
+        epsilon_spent=_epsilon_of(balance.spent) or 0,
         frozen=None if dataset["frozen"] is None else json.loads(dataset["frozen"])["reason"],
     )
 
 
-def _dataset_summary(service: Service, caller: Caller, dataset: DatabaseRow) -> Dataset:
+def _dataset_summary(service: Service, caller: Caller, dataset: DatabaseRow) -> responses.Dataset:
     """Return the public facts of a data set, with the remaining budget of the caller."""
     remaining = service.ledgers.remaining_for(dataset["name"], caller.name)
-    return Dataset(
+    return responses.Dataset(
         **_budget_summary(service, dataset).model_dump(),
         name=dataset["name"],
         people=dataset["people"],
@@ -529,5 +497,5 @@ def _dataset_summary(service: Service, caller: Caller, dataset: DatabaseRow) -> 
         has_schema=dataset["schema"] is not None,
         retired=bool(dataset["retired"]),
         remaining_for_you=None if remaining is None else str(remaining),
-        epsilon_for_you=_epsilon(remaining),
+        epsilon_for_you=_epsilon_of(remaining),
     )

@@ -16,34 +16,20 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from veilwood import charts
 from veilwood.errors import NotFoundError, ParameterError, UseError
-from veilwood.evaluation.quality import Quality
 from veilwood.models.onnx import export_onnx
 from veilwood.privacy.loss import guarantee_strength
 from veilwood.privacy.plan import Plan
 from veilwood.reporting import report
-from veilwood_service import store
+from veilwood_service import responses, store
 from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import Caller
 from veilwood_service.budgets import grant_of
 from veilwood_service.predictions import parse_csv_rows, predict_rows
-from veilwood_service.responses import (
-    Answered,
-    Job,
-    JobPage,
-    Model,
-    ModelPage,
-    PlanDetail,
-    PlanPage,
-    PlanSummary,
-    Predictions,
-    Quote,
-)
-from veilwood_service.routes_data import Amount, body_of, parse_body, svg_response
+from veilwood_service.routes_data import Amount, body_of, parse_body
 from veilwood_service.routes_people import PageCursor, PageLength
 from veilwood_service.store import DatabaseRow
-from veilwood_service.training import Grant, RunRequest
+from veilwood_service.training import Grant, RunRequest, describe_estimators
 
 router = APIRouter(prefix="/v1", tags=["models"])
 RetryKey = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
@@ -99,40 +85,48 @@ class Questions(BaseModel):
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
+@router.get("/estimators")
+def list_estimators(caller: AuthenticatedCaller) -> list[responses.Estimator]:
+    """List the estimators with their parameters."""
+    return [responses.Estimator(**facts) for facts in describe_estimators()]
+
+
 @router.get("/plans")
 def list_plans(
     request: Request, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
-) -> PlanPage:
+) -> responses.PlanPage:
     """List the caller's plans, newest first; all plans for custodians and auditors."""
     service = get_service(request)
-    rows, cursor = service.database.find_page(store.plans, limit, after, *_visible(caller, store.plans))
-    return PlanPage(items=[PlanSummary(**_plan_facts(service, caller, plan)) for plan in rows], next=cursor)
+    rows, cursor = service.database.find_page(store.plans, limit, after, *_visible_to(caller, store.plans))
+    return responses.PlanPage(
+        items=[responses.PlanSummary(**_plan_facts(service, caller, plan)) for plan in rows], next=cursor
+    )
 
 
 @router.post("/datasets/{name}/plans", status_code=201)
-async def add_plan(request: Request, caller: AuthenticatedCaller, name: str, body: NewPlan) -> PlanSummary:
+async def add_plan(request: Request, caller: AuthenticatedCaller, name: str, body: NewPlan) -> responses.PlanSummary:
     """Plan a training: the measurements and their loss. Reads no row and spends nothing."""
     caller.require_scope("plan")
     service = get_service(request)
     run = RunRequest(body.estimator, body.epsilon, body.delta, body.parameters, body.name, body.note)
     plan = await service.lanes.plans.run(service.plans.propose_training, caller.name, name, run)
-    return PlanSummary(**_plan_facts(service, caller, plan))
+    return responses.PlanSummary(**_plan_facts(service, caller, plan))
 
 
 @router.post("/models/{number}/evaluations", status_code=201)
 async def add_evaluation(
     request: Request, caller: AuthenticatedCaller, number: str, body: NewEvaluation
-) -> PlanSummary:
+) -> responses.PlanSummary:
     """Plan an evaluation of a model on the private rows. It is signed and run like a training."""
     caller.require_scope("plan")
     service = get_service(request)
     run = RunRequest("", body.epsilon, body.delta)
     plan = await service.lanes.plans.run(service.plans.propose_evaluation, caller.name, number, run)
-    return PlanSummary(**_plan_facts(service, caller, plan))
+    return responses.PlanSummary(**_plan_facts(service, caller, plan))
 
 
 @router.get("/plans/{number}")
-def get_plan(request: Request, caller: AuthenticatedCaller, number: str) -> PlanDetail:
+def get_plan(request: Request, caller: AuthenticatedCaller, number: str) -> responses.PlanDetail:
     """Return a plan, as text and as JSON."""
     service = get_service(request)
     plan = _get_visible_plan(service, caller, number)
@@ -144,21 +138,21 @@ def get_plan(request: Request, caller: AuthenticatedCaller, number: str) -> Plan
     remaining = service.ledgers.remaining_for(plan["dataset"], caller.name)
     if remaining is not None and epsilon > (remaining.epsilon or 0):
         warnings.append(f"only {remaining} of the budget is left for you, so this plan cannot run")
-    return PlanDetail(**_plan_facts(service, caller, plan), words=text, body=body, warnings=warnings)
+    return responses.PlanDetail(**_plan_facts(service, caller, plan), words=text, body=body, warnings=warnings)
 
 
 @router.post("/plans/{number}/signature")
-def sign_plan(request: Request, caller: AuthenticatedCaller, number: str, body: Signature) -> PlanSummary:
+def sign_plan(request: Request, caller: AuthenticatedCaller, number: str, body: Signature) -> responses.PlanSummary:
     """Sign a plan by its hash, for a number of runs or, for predictors, a total loss and the accounts that may ask."""
     caller.require_scope("sign")
     service = get_service(request)
     grant = Grant(body.runs, body.total_epsilon, body.askers)
     plan = service.plans.sign_plan(caller.name, number, body.fingerprint, grant)
-    return PlanSummary(**_plan_facts(service, caller, plan))
+    return responses.PlanSummary(**_plan_facts(service, caller, plan))
 
 
 @router.post("/plans/{number}/jobs", status_code=202)
-def run_plan(request: Request, caller: AuthenticatedCaller, number: str, retry_key: RetryKey = None) -> Job:
+def run_plan(request: Request, caller: AuthenticatedCaller, number: str, retry_key: RetryKey = None) -> responses.Job:
     """Run a signed plan in the background. A retry with the same Idempotency-Key returns the same job."""
     caller.require_scope("run")
     service = get_service(request)
@@ -176,17 +170,17 @@ def list_jobs(
     limit: PageLength = 100,
     after: PageCursor = None,
     plan: Annotated[str | None, Query(max_length=32)] = None,
-) -> JobPage:
+) -> responses.JobPage:
     """List the caller's jobs, newest first; all jobs for custodians, auditors and operators."""
     service = get_service(request)
-    conditions = [] if "operate" in caller.scopes else _visible(caller, store.jobs)
+    conditions = [] if "operate" in caller.scopes else _visible_to(caller, store.jobs)
     where = {} if plan is None else {"plan": plan}
     rows, cursor = service.database.find_page(store.jobs, limit, after, *conditions, **where)
-    return JobPage(items=[_job_summary(service, caller, job) for job in rows], next=cursor)
+    return responses.JobPage(items=[_job_summary(service, caller, job) for job in rows], next=cursor)
 
 
 @router.get("/jobs/{number}")
-def get_job(request: Request, caller: AuthenticatedCaller, number: str) -> Job:
+def get_job(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Job:
     """Return a job and its state: queued, running, done, failed or cancelled."""
     service = get_service(request)
     job = service.jobs.get(number)
@@ -196,7 +190,7 @@ def get_job(request: Request, caller: AuthenticatedCaller, number: str) -> Job:
 
 
 @router.delete("/jobs/{number}")
-def cancel_job(request: Request, caller: AuthenticatedCaller, number: str) -> Job:
+def cancel_job(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Job:
     """Cancel a job. Its reservation counts as spent."""
     caller.require_scope("run")
     service = get_service(request)
@@ -211,22 +205,22 @@ def cancel_job(request: Request, caller: AuthenticatedCaller, number: str) -> Jo
 @router.get("/models")
 def list_models(
     request: Request, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
-) -> ModelPage:
+) -> responses.ModelPage:
     """List the releases, newest first: models, predictors and evaluations. All accounts may see released values."""
     service = get_service(request)
     rows, cursor = service.database.find_page(store.models, limit, after)
-    return ModelPage(items=[_model_summary(service, model) for model in rows], next=cursor)
+    return responses.ModelPage(items=[_model_summary(service, model) for model in rows], next=cursor)
 
 
 @router.get("/models/{number}")
-def get_model(request: Request, caller: AuthenticatedCaller, number: str) -> Model:
+def get_model(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Model:
     """Return one release with its certificate."""
     service = get_service(request)
     return _model_summary(service, _get_model_record(service, number))
 
 
 @router.patch("/models/{number}")
-def change_model(request: Request, caller: AuthenticatedCaller, number: str, body: ChangedModel) -> Model:
+def change_model(request: Request, caller: AuthenticatedCaller, number: str, body: ChangedModel) -> responses.Model:
     """Change name or note of a model; for its owner and custodians."""
     caller.require_scope("plan")
     service = get_service(request)
@@ -242,7 +236,7 @@ def change_model(request: Request, caller: AuthenticatedCaller, number: str, bod
 
 
 @router.get("/models/{number}/evaluations")
-def list_evaluations(request: Request, caller: AuthenticatedCaller, number: str) -> list[Model]:
+def list_evaluations(request: Request, caller: AuthenticatedCaller, number: str) -> list[responses.Model]:
     """List the evaluations of a model, newest first."""
     service = get_service(request)
     _get_model_record(service, number)
@@ -255,47 +249,6 @@ async def get_effects(request: Request, caller: AuthenticatedCaller, number: str
     service = get_service(request)
     effects: dict[str, Any] = (await service.lanes.files.run(_explain_model, service, number)).to_dict()
     return effects
-
-
-@router.get("/models/{number}/effects.svg", response_class=Response)
-async def get_effects_chart(
-    request: Request, caller: AuthenticatedCaller, number: str, column: str, theme: str = "light"
-) -> Response:
-    """Return a chart of the effect of one column."""
-    service = get_service(request)
-    effects = await service.lanes.files.run(_explain_model, service, number)
-    main = next((main for main in effects.main if main.column == column), None)
-    if main is None:
-        raise NotFoundError("effect of column", column)
-    kinds = {feature.name: feature.kind for feature in service.predictions.get_model(number).schema_.features}
-    draw = charts.draw_steps if kinds.get(column) == "numeric" else charts.draw_category_bars
-    return svg_response(draw(main.groups, main.effect, main.error, effects.outputs), theme)
-
-
-@router.get("/models/{number}/calibration.svg", response_class=Response)
-def get_calibration_chart(request: Request, caller: AuthenticatedCaller, number: str, theme: str = "light") -> Response:
-    """Return a chart of the calibration that an evaluation has measured."""
-    record = _get_model_record(get_service(request), number)
-    quality = None if record["result"] is None else Quality.from_dict(json.loads(record["result"]))
-    points = [] if quality is None else [
-        (point.predicted, point.happened.value, point.happened.low, point.happened.high, point.rows)
-        for point in quality.calibration if point.happened.value is not None
-    ]  # fmt: skip
-    if not points:
-        raise NotFoundError("calibration of", number, hint="choose an evaluation of a classifier")
-    return svg_response(charts.draw_calibration(points), theme)
-
-
-@router.get("/charts/odds.svg", response_class=Response)
-def get_odds_chart(
-    caller: AuthenticatedCaller,
-    epsilon: Annotated[float, Query(gt=0, le=1e6)],
-    delta: Annotated[float, Query(ge=0, lt=1)] = 0.0,
-    theme: str = "light",
-) -> Response:
-    """Return a chart of how far a belief about one person can move at this loss."""
-    low, high = charts.posterior_range(0.5, epsilon, delta)
-    return svg_response(charts.draw_odds([("a coin flip, before", low, 0.5, high)]), theme)
 
 
 def _explain_model(service: Service, number: str) -> Any:
@@ -318,6 +271,7 @@ async def get_report(request: Request, caller: AuthenticatedCaller, number: str)
 @router.get("/models/{number}/file", response_class=Response)
 def get_file(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Download a trained model."""
+    caller.require_scope("ask")
     stored = get_service(request).database.find(store.model_files, model=number)
     if stored is None:
         raise NotFoundError("trained model", number, hint="choose one from the list of models")
@@ -328,6 +282,7 @@ def get_file(request: Request, caller: AuthenticatedCaller, number: str) -> Resp
 @router.get("/models/{number}/onnx", response_class=Response)
 async def get_onnx(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Download a trained model as ONNX."""
+    caller.require_scope("ask")
     service = get_service(request)
     content = await service.lanes.files.run(_export_model, service, number, "model.onnx", export_onnx)
     return _as_download(content, f"{number}.onnx")
@@ -348,15 +303,19 @@ def _as_download(content: bytes, name: str) -> Response:
 
 
 @router.post("/models/{number}/quote", openapi_extra=body_of(Questions))
-async def quote(request: Request, caller: AuthenticatedCaller, number: str) -> Quote:
+async def quote(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Quote:
     """Return the loss and the expected error of a batch of private answers. Free."""
-    return Quote(**await _ask_privately(request, caller, number, get_service(request).private_queries.quote_batch))
+    return responses.Quote(
+        **await _ask_privately(request, caller, number, get_service(request).private_queries.quote_batch)
+    )
 
 
 @router.post("/models/{number}/answers", openapi_extra=body_of(Questions))
-async def ask(request: Request, caller: AuthenticatedCaller, number: str) -> Answered:
+async def ask(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Answered:
     """Answer a batch privately. It is charged first; repeating the same batch is free."""
-    return Answered(**await _ask_privately(request, caller, number, get_service(request).private_queries.answer_batch))
+    return responses.Answered(
+        **await _ask_privately(request, caller, number, get_service(request).private_queries.answer_batch)
+    )
 
 
 async def _ask_privately(request: Request, caller: Caller, number: str, answer: Any) -> dict[str, Any]:
@@ -377,7 +336,7 @@ def _may_see(caller: Caller, entry: DatabaseRow) -> bool:
     return entry["account"] == caller.name or bool({"records", "sign"} & caller.scopes)
 
 
-def _visible(caller: Caller, table: Any) -> list[Any]:
+def _visible_to(caller: Caller, table: Any) -> list[Any]:
     """Return the condition on the records that a caller may see."""
     return [] if {"records", "sign"} & caller.scopes else [table.c.account == caller.name]
 
@@ -402,7 +361,7 @@ def _as_number(text: str) -> float:
 
 
 def _plan_facts(service: Service, caller: Caller, plan: DatabaseRow) -> dict[str, Any]:
-    facts = {name: plan[name] for name in PlanSummary.model_fields if name in plan}
+    facts = {name: plan[name] for name in responses.PlanSummary.model_fields if name in plan}
     facts |= {"asked": json.loads(plan["asked"]), "askers": plan["askers"] and json.loads(plan["askers"])}
     facts |= {"runs_left": None, "remaining": None}
     if plan["signed_by"] is not None:
@@ -412,7 +371,7 @@ def _plan_facts(service: Service, caller: Caller, plan: DatabaseRow) -> dict[str
     return facts
 
 
-def _job_summary(service: Service, caller: Caller, job: DatabaseRow) -> Job:
+def _job_summary(service: Service, caller: Caller, job: DatabaseRow) -> responses.Job:
     """Return what a caller may see of a job. Only custodians see its end and detail, which may depend on rows."""
     facts = {name: job[name] for name in ("id", "plan", "dataset", "account", "state", "message", "created")}
     if "data" in caller.scopes:
@@ -420,17 +379,17 @@ def _job_summary(service: Service, caller: Caller, job: DatabaseRow) -> Job:
     seconds = None
     if job["state"] == "running" and job["started"]:
         seconds = (datetime.now(UTC) - datetime.fromisoformat(job["started"])).total_seconds()
-    return Job(**facts, place=service.jobs.place_of(job), seconds=seconds)
+    return responses.Job(**facts, place=service.jobs.place_of(job), seconds=seconds)
 
 
-def _model_summary(service: Service, model: DatabaseRow) -> Model:
+def _model_summary(service: Service, model: DatabaseRow) -> responses.Model:
     parsed = {name: None if model[name] is None else json.loads(model[name]) for name in ("certificate", "result")}
     measured = parsed["result"]
     if model["kind"] == "trained":
         evaluations = service.database.find_all(store.models, evaluated=model["id"])
         measured = json.loads(evaluations[-1]["result"]) if evaluations else None
     quality = {} if measured is None else {name: score["value"] for name, score in measured["scores"].items()}
-    return Model(**{**model, **parsed, "quality": quality})
+    return responses.Model(**{**model, **parsed, "quality": quality})
 
 
 predict_router = APIRouter(prefix="/v1", tags=["models"])
@@ -446,7 +405,9 @@ class _Rows(BaseModel):
     rows: list[dict[str, Any]]
 
 
-@predict_router.post("/models/{number}/predict", openapi_extra=body_of(_Rows), responses={200: {"model": Predictions}})
+@predict_router.post(
+    "/models/{number}/predict", openapi_extra=body_of(_Rows), responses={200: {"model": responses.Predictions}}
+)
 async def predict(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Predict rows, for free. The body is {"rows": [{"column": value, ...}, ...]}."""
     caller.require_scope("ask")

@@ -19,20 +19,9 @@ from joserfc.jwk import KeySet
 from pydantic import BaseModel, Field
 
 from veilwood.errors import UseError
-from veilwood_service import store
+from veilwood_service import responses, store
 from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import SESSION_HOURS, DeniedError, network_of
-from veilwood_service.responses import (
-    Account,
-    Event,
-    EventPage,
-    Invitation,
-    Me,
-    Name,
-    NewTokenIssued,
-    SessionOpened,
-    Token,
-)
 
 openid_router = APIRouter(prefix="/v1/openid", tags=["people"])
 
@@ -84,7 +73,7 @@ class OpenIdProvider:
         try:
             with self.open_client() as client:
                 response = client.fetch_token(facts["token_endpoint"], code=code, code_verifier=verifier)
-            claims = self._decode(response["id_token"])
+            claims = self._decode_token(response["id_token"])
             jwt.JWTClaimsRegistry(
                 iss={"essential": True, "value": facts["issuer"]},
                 aud={"essential": True, "value": client_id},
@@ -98,7 +87,7 @@ class OpenIdProvider:
             raise DeniedError("the OpenID provider did not confirm the identity.") from None
         return str(claims["sub"])
 
-    def _decode(self, token: str) -> dict[str, Any]:
+    def _decode_token(self, token: str) -> dict[str, Any]:
         try:
             return dict(jwt.decode(token, self._keys, algorithms=_ALGORITHMS).claims)
         except JoseError:  # the provider may have new keys
@@ -244,15 +233,15 @@ def _set_session_cookie(service: Service, response: Response, token: str) -> Non
     )
 
 
-async def _log_in(request: Request, response: Response, name: str, password: str) -> SessionOpened:
+async def _log_in(request: Request, response: Response, name: str, password: str) -> responses.SessionOpened:
     service = get_service(request)
     token, csrf = await service.lanes.logins.run(service.accounts.log_in, name, password, _client_address(request))
     _set_session_cookie(service, response, token)
-    return SessionOpened(csrf=csrf)
+    return responses.SessionOpened(csrf=csrf)
 
 
 @router.post("/accounts/accept")
-async def accept_invitation(request: Request, response: Response, body: AcceptedInvitation) -> SessionOpened:
+async def accept_invitation(request: Request, response: Response, body: AcceptedInvitation) -> responses.SessionOpened:
     """Set the password of an invited account, and log in. An invitation works once."""
     service = get_service(request)
     service.request_limit.count(f"accept {network_of(_client_address(request))}", _ATTEMPTS_PER_MINUTE)
@@ -262,15 +251,15 @@ async def accept_invitation(request: Request, response: Response, body: Accepted
 
 
 @router.post("/session")
-async def log_in(request: Request, response: Response, body: LogIn) -> SessionOpened:
+async def log_in(request: Request, response: Response, body: LogIn) -> responses.SessionOpened:
     """Log in. Changes in this session must send the returned CSRF token in the header X-CSRF-Token."""
     return await _log_in(request, response, body.name, body.password)
 
 
 @router.get("/session")
-def who_am_i(request: Request, caller: AuthenticatedCaller) -> Me:
+def who_am_i(request: Request, caller: AuthenticatedCaller) -> responses.Me:
     """Return the account that is logged in, with its roles and scopes."""
-    return Me(
+    return responses.Me(
         name=caller.name,
         roles=sorted(caller.roles),
         scopes=sorted(caller.scopes),
@@ -282,13 +271,13 @@ def who_am_i(request: Request, caller: AuthenticatedCaller) -> Me:
 @router.put("/session/password")
 async def change_password(
     request: Request, response: Response, caller: AuthenticatedCaller, body: NewPassword
-) -> SessionOpened:
+) -> responses.SessionOpened:
     """Change the caller's password, in a session. Ends all tokens and sessions, and opens a new session."""
     service, address = get_service(request), _client_address(request)
     change = service.accounts.change_password
     token, csrf = await service.lanes.logins.run(change, caller, body.old, body.new, address)
     _set_session_cookie(service, response, token)
-    return SessionOpened(csrf=csrf)
+    return responses.SessionOpened(csrf=csrf)
 
 
 @router.delete("/session", status_code=204)
@@ -302,11 +291,11 @@ def log_out(request: Request, caller: AuthenticatedCaller) -> Response:
 
 
 @router.get("/accounts")
-def list_accounts(request: Request, caller: AuthenticatedCaller) -> list[Account]:
+def list_accounts(request: Request, caller: AuthenticatedCaller) -> list[responses.Account]:
     """List all accounts."""
     caller.require_scope("accounts")
     return [
-        Account(
+        responses.Account(
             name=row["name"],
             roles=row["roles"].split(),
             disabled=bool(row["disabled"]),
@@ -317,43 +306,43 @@ def list_accounts(request: Request, caller: AuthenticatedCaller) -> list[Account
 
 
 @router.post("/accounts", status_code=201)
-def add_account(request: Request, caller: AuthenticatedCaller, body: NewAccount) -> Invitation:
+def add_account(request: Request, caller: AuthenticatedCaller, body: NewAccount) -> responses.Invitation:
     """Create an account, in a session. Send the invitation to its owner, who sets the password."""
     caller.require_scope("accounts")
     caller.require_session("make accounts")
     accounts = get_service(request).accounts
     invitation = accounts.invite(caller.name, body.name, body.roles, body.subject)
-    return Invitation(name=body.name, invitation=invitation)
+    return responses.Invitation(name=body.name, invitation=invitation)
 
 
 @router.post("/accounts/{name}/invitation", status_code=201)
-def invite_again(request: Request, caller: AuthenticatedCaller, name: str) -> Invitation:
+def invite_again(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Invitation:
     """Return a new invitation for an account whose password is lost, in a session. Auditors see it in the events."""
     caller.require_scope("accounts")
     caller.require_session("invite accounts")
-    return Invitation(name=name, invitation=get_service(request).accounts.invite(caller.name, name))
+    return responses.Invitation(name=name, invitation=get_service(request).accounts.invite(caller.name, name))
 
 
 @router.patch("/accounts/{name}")
-def change_account(request: Request, caller: AuthenticatedCaller, name: str, body: ChangedAccount) -> Name:
+def change_account(request: Request, caller: AuthenticatedCaller, name: str, body: ChangedAccount) -> responses.Name:
     """Change roles or access of another account, in a session. Ends its tokens and sessions."""
     caller.require_scope("accounts")
     caller.require_session("change accounts")
     get_service(request).accounts.update_account(caller.name, name, body.roles, body.disabled)
-    return Name(name=name)
+    return responses.Name(name=name)
 
 
 @router.get("/tokens")
-def list_tokens(request: Request, caller: AuthenticatedCaller) -> list[Token]:
+def list_tokens(request: Request, caller: AuthenticatedCaller) -> list[responses.Token]:
     """List the caller's tokens and sessions by id, without the tokens themselves."""
-    return [Token(**token) for token in get_service(request).accounts.list_tokens(caller)]
+    return [responses.Token(**token) for token in get_service(request).accounts.list_tokens(caller)]
 
 
 @router.post("/tokens", status_code=201)
-def add_token(request: Request, caller: AuthenticatedCaller, body: NewToken) -> NewTokenIssued:
+def add_token(request: Request, caller: AuthenticatedCaller, body: NewToken) -> responses.NewTokenIssued:
     """Create a token, in a session. The response is the only place where it is shown."""
     token, number = get_service(request).accounts.issue_token(caller, body.name, body.scopes, body.days)
-    return NewTokenIssued(id=number, token=token)
+    return responses.NewTokenIssued(id=number, token=token)
 
 
 @router.delete("/tokens/{number}", status_code=204)
@@ -366,8 +355,10 @@ def revoke_token(request: Request, caller: AuthenticatedCaller, number: str) -> 
 @router.get("/events")
 def list_events(
     request: Request, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
-) -> EventPage:
+) -> responses.EventPage:
     """List who did what, newest first, for custodians and auditors."""
     caller.require_scope("records")
     rows, cursor = get_service(request).database.find_page(store.events, limit, after)
-    return EventPage(items=[Event(**{**row, "detail": json.loads(row["detail"])}) for row in rows], next=cursor)
+    return responses.EventPage(
+        items=[responses.Event(**{**row, "detail": json.loads(row["detail"])}) for row in rows], next=cursor
+    )

@@ -47,6 +47,8 @@ from veilwood.privacy.neighbours import RowsOf as RowsOf
 from veilwood.privacy.plan import Plan as Plan
 from veilwood.reporting import report as report
 from veilwood.search import PrivateSearch as PrivateSearch
+from veilwood.series import ReleaseSeries as ReleaseSeries
+from veilwood.series import assign_trees as assign_trees
 from veilwood.tuning import Tuning as Tuning
 from veilwood.tuning import tune as tune
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from joblib import effective_n_jobs
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike as ArrayLike
+from numpy.typing import NDArray as NDArray
 
 HAVE_NUMBA: Final = importlib.util.find_spec("numba") is not None
 """Whether loops are compiled. Without numba, NumPy gives the same results, more slowly."""
@@ -28,6 +29,10 @@ Codes: TypeAlias = NDArray[np.uint16]
 """Encoded values of rows (``data.encoding``)."""
 Bools: TypeAlias = NDArray[np.bool_]
 """Masks of rows."""
+Indices: TypeAlias = NDArray[np.intp]
+"""Positions in another array."""
+AnyArray: TypeAlias = NDArray[Any]
+"""Values of any type."""
 
 
 def run_on_threads(work: Callable[[int, int], None], n_items: int, n_jobs: int | None) -> None:

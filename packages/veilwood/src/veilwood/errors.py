@@ -96,14 +96,14 @@ class NotFoundError(VeilwoodError):
 
     def __init__(self, kind: str, name: object, *, where: str = "", hint: str = "") -> None:
         location = f" in {where}" if where else ""
-        hint = hint or f"choose one from the list of {_plural(kind)}"
+        hint = hint or f"choose one from the list of {_plural_of(kind)}"
         end = "" if hint.endswith(("?", ".")) else "."
         super().__init__(f"there is no {kind} {short_repr(name)}{location}. Hint: {hint}{end}")
         self.kind = kind
         self.name = name
 
 
-def _plural(noun: str) -> str:
+def _plural_of(noun: str) -> str:
     return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 

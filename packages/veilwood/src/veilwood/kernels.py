@@ -47,8 +47,8 @@ def next_node(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
     cut = nodes[node, 1]
     code = np.int32(codes[row, np.uint32(nodes[node, 0])])
     by_lookup = cut >> np.int32(31)  # all ones or all zeros
-    looked_up = np.int32(lookup[np.uint32((code - np.int32(1) - cut) & by_lookup)])
-    return np.uint32(nodes[node, 2] + ((looked_up & by_lookup) | (np.int32(code >= cut) & ~by_lookup)))
+    table_code = np.int32(lookup[np.uint32((code - np.int32(1) - cut) & by_lookup)])
+    return np.uint32(nodes[node, 2] + ((table_code & by_lookup) | (np.int32(code >= cut) & ~by_lookup)))
 
 
 @njit(inline="always")

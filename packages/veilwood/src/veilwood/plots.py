@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
+from veilwood.arrays import AnyArray, ArrayLike, Floats
 from veilwood.charts import posterior_range
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import SetupError, UseError, short_repr
@@ -494,7 +494,7 @@ def _bin_labels(model: ForestModel, feature: int) -> list[str]:
     return [f"< {edges[0]}", *(f"{low} to {high}" for low, high in itertools.pairwise(edges)), f"≥ {edges[-1]}"]
 
 
-def _describe_prediction(model: ForestModel, values: NDArray[np.float64]) -> str:
+def _describe_prediction(model: ForestModel, values: Floats) -> str:
     schema = model.encoding.schema
     if schema.classes:
         best = int(np.argmax(values))
@@ -525,7 +525,7 @@ class Comparison:
     """Name of the data set."""
     epsilons: tuple[float, ...]
     """Privacy losses, in increasing order."""
-    private: NDArray[np.float64]
+    private: Floats
     """Accuracy of the private estimator; shape (n_runs, n_epsilons)."""
     non_private: float
     majority: float
@@ -543,7 +543,7 @@ def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:
     'epsilon (smaller is more private)'
     """
     figure = Figure(figsize=(4.2 * len(comparisons), 3.6), layout="constrained")
-    panels: NDArray[Any] = figure.subplots(1, len(comparisons), sharey=True, squeeze=False)[0]
+    panels: AnyArray = figure.subplots(1, len(comparisons), sharey=True, squeeze=False)[0]
     for axes, data in zip(panels, comparisons, strict=True):
         axes.axhline(data.non_private, color=BASELINE, linestyle="--", label="ordinary forest, not private")
         axes.axhline(data.majority, color=TRIVIAL, linestyle=":", label="most frequent class")
@@ -630,15 +630,15 @@ def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Fig
     figure = Figure(figsize=(7.2, 1.6 + 0.5 * len(rows)), layout="constrained")
     axes = figure.subplots()
     place = np.arange(len(rows))
-    names, claimed, sound, twin = zip(*rows, strict=True)
+    names, claimed, sound, control = zip(*rows, strict=True)
     marks = axes.vlines(claimed, place - 0.4, place + 0.4, color="black", linewidth=2, label="claimed")
     bars = [
         axes.barh(place - 0.18, sound, height=0.34, color=PRIVATE, label="shown by attack"),
-        axes.barh(place + 0.18, twin, height=0.34, color=BROKEN, label="shown for a control with half the noise"),
+        axes.barh(place + 0.18, control, height=0.34, color=BROKEN, label="shown for a control with half the noise"),
     ]
     axes.set_yticks(place, names)
     axes.invert_yaxis()
-    axes.set(xlabel="epsilon", xlim=(0, 1.1 * max(*claimed, *sound, *twin)))
+    axes.set(xlabel="epsilon", xlim=(0, 1.1 * max(*claimed, *sound, *control)))
     figure.legend(handles=[marks, *bars], loc="outside lower center", ncols=3, fontsize="small", frameon=False)
     return figure
 
@@ -699,16 +699,16 @@ def all_effects(effects: Effects, *, most: int = 9) -> Figure:
     >>> len(all_effects(forest.explain(), most=4).axes)
     4
     """
-    shown = effects.main[:most]
-    if not shown:
+    largest = effects.main[:most]
+    if not largest:
         raise UseError("there is nothing to draw: no column was measured. Hint: increase epsilon or use more rows.")
-    across = min(3, len(shown))
-    down = -(-len(shown) // across)
+    across = min(3, len(largest))
+    down = -(-len(largest) // across)
     figure = Figure(figsize=(3.6 * across, 0.6 + 2.8 * down), layout="constrained")
-    panels: NDArray[Any] = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
-    for panel in panels[len(shown) :]:
+    panels: AnyArray = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
+    for panel in panels[len(largest) :]:
         figure.delaxes(panel)
-    for axes, main in zip(panels, shown, strict=False):
+    for axes, main in zip(panels, largest, strict=False):
         draw_effect(axes, main, effects.outputs)
         axes.axhline(0, color=TRIVIAL, linewidth=0.8)
         axes.set_title(main.column)

@@ -70,7 +70,7 @@ class _Trial:
     class_weight: Any
 
     def take(self, charged: TrialBudget) -> None:
-        """Take the losses of all releases of the trial from its budget. Raise PlanError if they do not fit."""
+        """Deduct the losses of all releases of the trial from its budget. Raise PlanError if they do not fit."""
         charged.take(self.design.plan.loss, self.design.plan.neighbours)
         charged.take(self.evaluation_loss, charged.neighbours, aside=True)
 
@@ -183,7 +183,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         not_private = forest._resolve_schema()[1]
         door = Door(plan, open_ledger(self.ledger), not_private=not_private, table=handle_of(X))
         release = Release(door, extra_loss=after)  # both must be affordable: a search without a fit would be wasted
-        release.open_rows(lambda: self._open(X, y, trials[0].design).check_passes(True, "PrivateSearch"))
+        release.open_rows(lambda: self._open_rows(X, y, trials[0].design).check_passes(True, "PrivateSearch"))
         (step,) = plan.steps
         with warnings.catch_warnings(), progress.no_progress():
             warnings.simplefilter("ignore")  # the number of warnings would reveal the number of trials
@@ -195,9 +195,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         chosen = settings[-best.setting]
         self.privacy_: PrivacyCertificate = release.certificate()
         self.best_params_, self.best_score_ = dict(chosen), self._public_score(best.score)
-        self.best_estimator_ = self._with(chosen, after, self.ledger)
+        self.best_estimator_ = self._estimator_with(chosen, after, self.ledger)
         self.best_estimator_.fit(X, y)
-        self.total_epsilon_ = float(_together(plan, self.best_estimator_.plan_).epsilon or 0)
+        self.total_epsilon_ = float(_combined_loss(plan, self.best_estimator_.plan_).epsilon or 0)
         return self
 
     @available_if(_estimator_has("predict"))  # type: ignore[untyped-decorator]
@@ -240,9 +240,13 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             )
         whole, share = requested_loss(self.epsilon, 0), exact_fraction(self.search_budget, "search_budget")
         if whole.epsilon is None:
-            raise ParameterError("epsilon", self.epsilon, "must be finite: without noise nothing is searched privately")
+            raise ParameterError(
+                "epsilon", self.epsilon, "must be finite in a private search", "use GridSearchCV without noise"
+            )
         if not Fraction(1, 100) <= share <= Fraction(99, 100):
-            raise ParameterError("search_budget", self.search_budget, "must lie between 0.01 and 0.99")
+            raise ParameterError(
+                "search_budget", self.search_budget, "must lie between 0.01 and 0.99", "pass a fraction of epsilon"
+            )
         HoldoutSplit.draw(self.holdout_fraction)
         self._resolve_scoring()
         settings = self._list_settings()
@@ -256,11 +260,11 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         for setting, trial in zip(settings, trials, strict=True):
             # Checked here, before anything is read or spent, and again by each door of a trial and by the fit.
             trial.take(TrialBudget(Loss.pure(of_trial), neighbours))
-            if self._with(setting, after, None)._requested_privacy(schema) != (after, neighbours):
-                raise PlanError(f"{setting} would be fitted for others than the {neighbours} that are searched for.")
+            if self._estimator_with(setting, after, None)._requested_privacy(schema) != (after, neighbours):
+                raise PlanError(f"{setting} would change what is protected: the search protects {neighbours}.")
         wanted = _TRIALS_PER_SETTING * len(settings) if self.mean_trials is None else self.mean_trials
         if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 1 <= wanted <= 10**5:
-            raise ParameterError("mean_trials", wanted, "must lie between 1 and 100,000")
+            raise ParameterError("mean_trials", wanted, "must lie between 1 and 100,000", "omit it for the default")
         stopping = RandomStopping.with_mean(of_trial, max(float(wanted), 1.45))
         step = Step("best setting", Loss.pure(stopping.epsilon), stopping, 1, (len(settings),))
         plan = Plan(
@@ -288,29 +292,35 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         try:
             found = [dict(each) for each in (ParameterGrid(dict(given)) if isinstance(given, Mapping) else given)]
         except (TypeError, ValueError):
-            raise ParameterError("settings", given, "are not understood", "{'max_depth': [2, 4, 6]}") from None
+            raise ParameterError(
+                "settings", given, "must be a grid or a list of dicts", "pass a grid such as {'max_depth': [2, 4, 6]}"
+            ) from None
         if not 2 <= len(found) <= _MAX_SETTINGS:
-            raise ParameterError("settings", given, f"are {len(found)}, not 2 to {_MAX_SETTINGS}")
+            raise ParameterError(
+                "settings", given, f"must be 2 to {_MAX_SETTINGS}, not {len(found)}", "change the grid"
+            )
         known = searchable_parameters(type(self.estimator))
         for name in {name for each in found for name in each}:
             if name not in known:
-                raise ParameterError("settings", name, "cannot be searched over", f"one of {', '.join(sorted(known))}")
+                raise ParameterError(
+                    "settings", name, "cannot be searched over", f"choose from {', '.join(sorted(known))}"
+                )
         return found
 
     def _resolve_scoring(self) -> str:
         known = _SCORING_OPTIONS[self.estimator._task]
         scoring = known[0] if self.scoring is None else self.scoring
         if scoring not in known:
-            raise ParameterError("scoring", scoring, "is not known", f"one of {', '.join(known)}")
+            raise ParameterError("scoring", scoring, "is not a known score", f"choose one of {', '.join(known)}")
         return scoring
 
-    def _with(self, setting: Mapping[str, Any], loss: Loss, ledger: Any) -> Any:
+    def _estimator_with(self, setting: Mapping[str, Any], loss: Loss, ledger: Any) -> Any:
         """Return an unfitted estimator for a setting. The search itself sets schema, loss and ledger."""
         ours = {"schema": self.estimator.schema, "epsilon": loss.epsilon, "delta": 0.0, "ledger": ledger}
         return deepcopy(self.estimator).set_params(**{**setting, **ours})
 
     def _design_trial(self, setting: dict[str, Any], schema: Any, loss: Loss, evaluation_loss: Loss) -> _Trial:
-        forest = self._with(setting, loss, None)
+        forest = self._estimator_with(setting, loss, None)
         method, weights = forest._make_method(), getattr(forest, "class_weight", None)
         if weights is not None:  # validated before anything is spent
             explicit_weights(weights, class_labels(schema))
@@ -322,7 +332,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         trial, neighbours = trials[number], charged.neighbours
         design, method = trial.design, trial.method
         door = TrialDoor(design.plan, charged)  # raises before rows are read, if the trial exceeds its budget
-        opener = partial(self._open, X, y, design)
+        opener = partial(self._open_rows, X, y, design)
         parts = HoldoutSplit.draw(self.holdout_fraction).open_parts(opener, neighbours.unit)
         with door:
             released = method.measure_rows(design, parts[0], door, forest.n_jobs)
@@ -339,7 +349,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         score = -math.inf if value is None else -value if self._resolve_scoring() in _LOWER_IS_BETTER else value
         return TrialScore(score, -number)  # ties go to the earlier setting
 
-    def _open(self, X: Any, y: Any, design: Design, id_filter: IdFilter | None = None) -> Source:
+    def _open_rows(self, X: Any, y: Any, design: Design, id_filter: IdFilter | None = None) -> Source:
         unit, invalid = design.plan.neighbours.unit, self.estimator.invalid
         return open_rows(
             X, y, design.encoding, unit=unit, invalid=invalid, estimator="PrivateSearch", id_filter=id_filter
@@ -351,8 +361,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return -score if self._resolve_scoring() in _LOWER_IS_BETTER else score
 
 
-def _together(search: Plan, fit: Plan) -> Loss:
+def _combined_loss(search: Plan, fit: Plan) -> Loss:
     """Return the loss of search and fit. Raise PlanError if they protect different units."""
     if fit.neighbours != search.neighbours:
-        raise PlanError(f"a fit for {fit.neighbours} and a search for {search.neighbours} do not add up.")
+        raise PlanError(
+            f"the losses of a fit for {fit.neighbours} and a search for {search.neighbours} cannot be added."
+        )
     return search.loss + fit.loss

@@ -61,11 +61,11 @@ def test_show_lists_by_table_and_says_what_adds_up(here: Path, capsys: pytest.Ca
     book.reserve(
         Loss.pure(exact_fraction(1)), what="x", neighbours=neighbours, plan="0", table="stays.csv", schema="ab"
     )
-    shown = text(capsys, "ledger", "show", "x.db")
-    assert f"{here / 'visits.csv'}: epsilon=0.5" in shown
-    assert "stays.csv: epsilon=1" in shown
-    assert "same people, so their losses add up" in shown
-    assert "reserved: charged before noise was drawn" in shown
+    printed = text(capsys, "ledger", "show", "x.db")
+    assert f"{here / 'visits.csv'}: epsilon=0.5" in printed
+    assert "stays.csv: epsilon=1" in printed
+    assert "same people, so their losses add up" in printed
+    assert "reserved: charged before noise was drawn" in printed
     entries = answer(capsys, "ledger", "show", "x.db")["entries"]
     assert [entry["table"] for entry in entries] == [str(here / "visits.csv"), "stays.csv"]
     assert entries[0]["schema"] == vw.Schema.load("visits.json").fingerprint()

@@ -45,19 +45,19 @@ def test_quiet_and_levels_may_stand_anywhere(in_clinic: Path, capsys: pytest.Cap
 def test_a_person_is_asked_before_a_budget_is_spent(
     in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    requests: list[str] = []
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer.confirm", lambda text: asked.append(text))
+    monkeypatch.setattr("typer.confirm", lambda text: requests.append(text))
     paid = [*FIT_VISITS, "--epsilon", "0.3", "--ledger", "small.db"]
     assert main(paid) == 2
     assert "Nothing was spent" in capsys.readouterr().err
-    assert asked == ["Spend epsilon=0.3 of the epsilon=0.5 left in ledger small.db?"]
+    assert requests == ["Spend epsilon=0.3 of the epsilon=0.5 left in ledger small.db?"]
     assert vw.open_ledger("small.db").spent.epsilon == 0
     assert main([*paid, "--yes"]) == 0
-    assert len(asked) == 1
+    assert len(requests) == 1
     evaluation = ["evaluate", "visits.veilwood", "visits.csv", "--epsilon", "0.1", "--ledger", "small.db"]
     assert main(evaluation) == 2
-    assert len(asked) == 2
+    assert len(requests) == 2
     assert main([*FIT_VISITS, "--epsilon", "0.3", "--force"]) == 0  # no ledger, no budget: nobody is asked
-    assert len(asked) == 2
+    assert len(requests) == 2

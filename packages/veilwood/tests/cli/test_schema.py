@@ -41,17 +41,17 @@ def test_from_a_draft_by_a_review_to_predictions_with_an_id(
     visits: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["schema", "draft", "visits.csv", "-o", "visits.json"]) == 0
-    told = capsys.readouterr().out
-    assert "'patient_id': looks like an id, proposed as the privacy unit" in told
-    assert "'note': free text" in told
-    assert "came on foot" not in told + Path("visits.json").read_text()
+    output = capsys.readouterr().out
+    assert "'patient_id': looks like an id, proposed as the privacy unit" in output
+    assert "'note': free text" in output
+    assert "came on foot" not in output + Path("visits.json").read_text()
 
     # The first half, then q; ward has no usual values, so a key alone does not take its mark.
     somebody = Person(monkeypatch, "aaq", [2])
     assert main(["schema", "review", "visits.json"]) == 0
-    told = capsys.readouterr().out
-    assert "that key has no meaning" in told  # ward has no usual values
-    assert "2 columns to review" in told
+    output = capsys.readouterr().out
+    assert "that key has no meaning" in output  # ward has no usual values
+    assert "2 columns to review" in output
     assert Schema.load("visits.json").inferred
     assert main(["fit", "visits.csv", "--schema", "visits.json", *SMALL, "-o", "m.veilwood"]) == 0
     assert "NOT PRIVATE" in capsys.readouterr().out
@@ -59,9 +59,9 @@ def test_from_a_draft_by_a_review_to_predictions_with_an_id(
 
     somebody = Person(monkeypatch, "sea", ["", "A1, B1, C1", "the list of wards", ""])
     assert main(["schema", "review", "visits.json"]) == 0
-    told = capsys.readouterr().out
-    assert "keeps its mark" in told
-    assert "has no marks left" in told
+    output = capsys.readouterr().out
+    assert "keeps its mark" in output
+    assert "has no marks left" in output
     assert (somebody.keys, somebody.lines) == ([], [])
     schema = Schema.load("visits.json")
     assert not schema.inferred
@@ -123,19 +123,19 @@ def test_a_check_lists_all_problems_and_a_fit_names_them(visits: Path, capsys: p
     table.to_csv("odd.csv", index=False, sep=";")
     capsys.readouterr()
     assert main(["schema", "check", "odd.csv", "--schema", "d.json"]) == 2
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     for problem in (
         "'age': missing value in 1 row",
         "'age': not a number in 1 row",
         "'ward': unknown",
         "'ill': unknown",
     ):
-        assert problem in told
+        assert problem in output
     assert main(["fit", "odd.csv", "--schema", "d.json", *SMALL]) == 2
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     for name in ("'age' has a missing value", "'age' must hold numbers", "'ward'", "'ill'"):
-        assert name in told
-    assert not any(value in told for value in ("old,", "Hidden", "perhaps", "in 1 row"))
+        assert name in output
+    assert not any(value in output for value in ("old,", "Hidden", "perhaps", "in 1 row"))
     assert main(["fit", "visits.csv", "--schema", "d.json", *SMALL, "--sep", "|"]) == 2
     assert "separated by ';'" in capsys.readouterr().err
 
@@ -147,8 +147,8 @@ def test_a_schema_is_discovered_at_a_price(visits: Path, capsys: pytest.CaptureF
     words = ["schema", "discover", "big.csv", "--epsilon", "3", "--delta", "1e-6", "--sep", ";", "--ignore", "note",
              "--ignore", "patient_id", "--ledger", "l.db"]  # fmt: skip
     assert main([*words, "-o", "found.json"]) == 0
-    told = capsys.readouterr().out
-    assert "Certificate: epsilon=3, delta=1e-06" in told
+    output = capsys.readouterr().out
+    assert "Certificate: epsilon=3, delta=1e-06" in output
     assert Schema.load("found.json").dialect.sep == ";"
     assert json.loads(Path("found.json").read_text())["certificate"]["ledger_entry"] == 2
     assert main(["schema", "check", "big.csv", "--schema", "found.json"]) == 0
@@ -173,16 +173,16 @@ def test_the_messy_table_from_csv_to_a_signed_report(
     monkeypatch.setattr(sys, "argv", ["messy_table.py", str(tmp_path), "1000"])
     caplog.set_level(logging.DEBUG)
     runpy.run_path(str(ROOT / "examples" / "messy_table.py"), run_name="__main__")
-    told = "".join(capfd.readouterr())
-    assert "Certificate: epsilon=1" in told
-    assert "NOT PRIVATE" not in told
-    assert "all rows of one patient_id (at most 3 used)" in told
+    output = "".join(capfd.readouterr())
+    assert "Certificate: epsilon=1" in output
+    assert "NOT PRIVATE" not in output
+    assert "all rows of one patient_id (at most 3 used)" in output
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 1001
     table = pd.read_csv(tmp_path / "visits.csv", sep=";", encoding="cp1252", dtype=str)
     own = {"visits.csv", "predictions.csv"}  # the table, and what was asked to keep a column of it
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name not in own]
     assert {f"visits.{end}" for end in ("json", "veilwood", "veilwood.sig", "db", "html")} <= {f.name for f in files}
-    written = told.encode() + caplog.text.encode() + b"".join(path.read_bytes() for path in files)
+    written = output.encode() + caplog.text.encode() + b"".join(path.read_bytes() for path in files)
     private = {*table["fallnummer"], *table["patient_id"], *table["notiz"], *table["kosten"], *table["name"], *SURNAMES}
     private |= set(table["plz"]) | set(table["geburtsdatum"])
     assert [value for value in private if value.encode() in written and not value.isdigit()] == []
@@ -190,7 +190,7 @@ def test_the_messy_table_from_csv_to_a_signed_report(
     # No number that a computer writes begins with 0 and has no point, so that such a postcode would be one.
     east = {code for code in table["plz"] if code.startswith("0")}
     assert len(east) > 20
-    words = told + caplog.text + "".join((tmp_path / f"visits.{end}").read_text() for end in ("json", "html"))
+    words = output + caplog.text + "".join((tmp_path / f"visits.{end}").read_text() for end in ("json", "html"))
     assert east.isdisjoint(re.findall(r"(?<![\w.,-])0\d{4}(?![\w.,])", words))
 
 
@@ -198,8 +198,8 @@ def test_keys_of_a_review(visits: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     main(["schema", "draft", "visits.csv", "-o", "d.json"])
     Person(monkeypatch, "zelxsq", [3, "0 to 130", "a registry", "some law"])
     assert main(["schema", "review", "d.json", "-o", "half.json"]) == 0
-    told = capsys.readouterr().out
-    assert "press one of a, s, e, k, m, x, u, l, q" in told
+    output = capsys.readouterr().out
+    assert "press one of a, s, e, k, m, x, u, l, q" in output
     half = json.loads(Path("half.json").read_text())
     assert half["columns"][0] | {"bounds": ""} == {
         "name": "age", "kind": "numeric", "lower": 0.0, "upper": 130.0, "known_from": "a registry", "bounds": "",
@@ -222,17 +222,17 @@ def test_what_newcomers_typed_into_a_review(
     table["height"] = [f"{150 + row % 40}.5" for row in range(len(table))]
     table.to_csv("mixed.csv", index=False, sep=";")
     assert main(["schema", "draft", "mixed.csv", "--decimal", ".", "-o", "d.json"]) == 0
-    told = capsys.readouterr().out
-    assert "Read with sep ';', decimals {'dose': ','}" in told
-    assert "'stay' looks like numbers with a decimal comma, and was read as text. Hint: press k" in told
-    assert "'ward' looks" not in told
+    output = capsys.readouterr().out
+    assert "Read with sep ';', decimals {'dose': ','}" in output
+    assert "'stay' looks like numbers with a decimal comma, and was read as text. Hint: press k" in output
+    assert "'ward' looks" not in output
     Person(monkeypatch, "", ["q"])
     assert main(["schema", "review", "d.json"]) == 0
     Person(monkeypatch, "ekq", ["three", 0, "4", "0 to 365", "0 to 365", "the hospital's rules"])
     assert main(["schema", "review", "d.json"]) == 0
-    told = capsys.readouterr().out
-    assert "enter an integer, such as 3" in told
-    assert "these are bounds of numbers, and the column has categories" in told
+    output = capsys.readouterr().out
+    assert "enter an integer, such as 3" in output
+    assert "these are bounds of numbers, and the column has categories" in output
     draft = json.loads(Path("d.json").read_text())
     assert draft["privacy_unit"]["at_most"] == 4
     assert all("0 to 365" not in column.get("values", []) for column in draft["columns"])

@@ -40,8 +40,8 @@ def test_tune_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     words = ["tune", "--schema", str(tmp_path / "car.json"), "--rows", "1700", "--param", "max_depth=[2,3]"]
     words += ["--param", "n_estimators=4"]
     assert cli.main([*words, "--estimator", "random-trees", "--estimator", "MedianForestClassifier"]) == 0
-    said = capsys.readouterr().out
-    assert "Best of 4 settings" in said
-    assert "Ranks are rough" in said  # how far to trust it
+    output = capsys.readouterr().out
+    assert "Best of 4 settings" in output
+    assert "Ranks are rough" in output  # how far to trust it
     assert cli.main([*words, "--estimator", "private-forest"]) == 2
     assert "cannot be tuned" in capsys.readouterr().err

@@ -29,6 +29,7 @@ from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError
 from veilwood.models import file as model_file
 from veilwood.privacy.entropy import seeded_for_tests
+from veilwood_testing.errors import rejects
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -143,7 +144,7 @@ def test_few_rows_of_a_frame_agree_with_many() -> None:
     np.testing.assert_array_equal(encoding.encode(frame[:300]), codes[:300])
     np.testing.assert_array_equal(encoding.encode(frame[77:78]), codes[77:78])
     for rows in (frame, frame[:300]):
-        with pytest.raises(OutOfSchemaError, match="'b' has a missing value"):
+        with rejects(OutOfSchemaError, column="b", problems=(("b", "missing value"),)):
             encoding.encode(rows.assign(b=np.nan))
 
 
@@ -179,7 +180,7 @@ def test_tables_that_do_not_fit(table: Any, says: str, column: str | None) -> No
 def test_question_mark_is_a_category_not_a_missing_value() -> None:
     encoding = encoding_of(Column("x", "categorical", values=("a", "?")))
     assert encoding.encode([["?"], ["a"]])[:, 0].tolist() == [1, 0]
-    with pytest.raises(OutOfSchemaError, match="missing"):
+    with rejects(OutOfSchemaError, column="x", problems=(("x", "missing value"),)):
         encoding.encode([[None], ["a"]])
 
 
@@ -195,9 +196,9 @@ def test_targets_of_classification() -> None:
     assert encoding.encode_target(["yes"]).dtype == np.int32
     with pytest.warns(DataConversionWarning):
         encoding.encode_target(np.array([["no"], ["yes"]]))
-    with pytest.raises(OutOfSchemaError, match="label outside the schema's: no, yes"):
+    with rejects(OutOfSchemaError, column="ill", problems=(("ill", "unknown category"),)):
         encoding.encode_target(["no", "yess"])
-    with pytest.raises(OutOfSchemaError, match="missing"):
+    with rejects(OutOfSchemaError, column="ill", problems=(("ill", "missing value"),)):
         encoding.encode_target(["no", None])
 
 
@@ -359,19 +360,19 @@ def fitted(name: str, declared: vw.Schema, X: Any, y: Any, **parameters: Any) ->
 
 def visible(model: Any, folder: Path) -> tuple[Any, ...]:
     """What a fit shows: attributes, predictions, and the file without the day it was made."""
-    shown: list[Any] = [model.classes_.dtype, pickle.dumps(model.classes_)]
+    seen: list[Any] = [model.classes_.dtype, pickle.dumps(model.classes_)]
     if hasattr(model, "predict"):
         guess = model.predict(X)
-        shown += [guess.dtype, pickle.dumps(guess)]
+        seen += [guess.dtype, pickle.dumps(guess)]
     if not isinstance(model, vw.MatrixForestPredictor):
         model_file.save(model, folder / "model.veilwood")
         metadata, arrays = model_file._parse_file((folder / "model.veilwood").read_bytes())
-        shown += [
+        seen += [
             metadata["schema"],
             metadata["classes_dtype"],
             {key: array.tobytes() for key, array in arrays.items()},
         ]
-    return tuple(shown)
+    return tuple(seen)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
@@ -480,7 +481,7 @@ def test_scores_compare_classes_and_not_their_types(name: str) -> None:
         for y in ([0, 1, 1, 1], ["0", "1", "1", "1"], pd.Series([0.0, 1.0, 1.0, 1.0]), np.array([0, 1, 1, 1], object)):
             assert model.score(X, y) == right
         assert model.score(X, [0, 1, 1, 1], sample_weight=[0, 0, 0, 1]) in (0, 1)
-        with pytest.raises(vw.OutOfSchemaError, match="outside the schema's"):
+        with rejects(vw.OutOfSchemaError, column="y", problems=(("y", "unknown category"),)):
             model.score(X, [0, 1, 1, 7])
 
 

@@ -89,19 +89,19 @@ FORMS = [as_frame, as_csv, as_parquet, as_iterator, as_dask]
 def test_two_bad_values_of_a_column_are_refused_in_the_same_words(
     form: Any, column: str, one: Any, other: Any, tmp_path: Path
 ) -> None:
-    mine, yours = (visible_text(rejection_of(form(with_cell(column, value), tmp_path))) for value in (one, other))
-    assert mine == yours
-    assert f"'{column}'" in mine
-    assert "Hint" in mine
-    assert "Peter" not in mine
-    assert "xxxx" not in mine
+    own, yours = (visible_text(rejection_of(form(with_cell(column, value), tmp_path))) for value in (one, other))
+    assert own == yours
+    assert f"'{column}'" in own
+    assert "Hint" in own
+    assert "Peter" not in own
+    assert "xxxx" not in own
 
 
 def test_four_refused_fits_print_no_category() -> None:
-    told = ""
+    text = ""
     for name in ("Anna", "Bert", "Carla", "Dora"):
-        told += visible_text(rejection_of(as_frame(with_cell("ward", name), Path())))
-    assert not [name for name in ("Anna", "Bert", "Carla", "Dora") if name in told]
+        text += visible_text(rejection_of(as_frame(with_cell("ward", name), Path())))
+    assert not [name for name in ("Anna", "Bert", "Carla", "Dora") if name in text]
 
 
 def test_a_csv_with_decimal_commas_prints_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,9 +113,9 @@ def test_a_csv_with_decimal_commas_prints_no_record(tmp_path: Path, capsys: pyte
     CLINIC_SCHEMA.save(tmp_path / "schema.json")
     command = ["fit", str(path), "--schema", str(tmp_path / "schema.json"), "-o", str(tmp_path / "m.veilwood")]
     assert main(command) == 2
-    said = capsys.readouterr()
-    assert "58271" not in said.err
-    assert "Peter" not in said.err
+    output = capsys.readouterr()
+    assert "58271" not in output.err
+    assert "Peter" not in output.err
 
 
 @pytest.mark.parametrize("n", [3, 4])

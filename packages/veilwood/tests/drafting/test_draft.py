@@ -18,6 +18,7 @@ from veilwood.data.tables import read_table
 from veilwood.drafting.draft import MIN_UNITS, draft_from_table
 from veilwood.drafting.review import format_schema
 from veilwood.errors import OutOfSchemaError, SchemaError
+from veilwood_testing.errors import rejects
 from veilwood_testing.tables import FIRST_NAMES
 
 
@@ -98,15 +99,15 @@ def test_draft_is_marked_and_loads(tmp_path: Path) -> None:
 
 def test_what_cannot_be_drafted_is_refused(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": range(100), "class": ["a", "b"] * 50})
-    with pytest.raises(OutOfSchemaError, match="Did you mean 'class'"):
+    with rejects(OutOfSchemaError, column="clas", raised_in="draft_from_table"):
         draft_from_table(table, "clas")
-    with pytest.raises(OutOfSchemaError, match="column names"):
+    with rejects(OutOfSchemaError, raised_in="draft_from_table"):
         draft_from_table(np.zeros((2, 2)))
-    with pytest.raises(SchemaError, match="no part 'season'"):
+    with rejects(SchemaError, raised_in="draft_from_table"):
         draft_from_table(table, dates=["season"])
-    with pytest.raises(SchemaError, match="target 'class' cannot be drafted"):
+    with rejects(SchemaError, raised_in="draft_from_table"):
         draft_from_table(table.head(6))
-    with pytest.raises(SchemaError, match="no column of the table"):
+    with rejects(SchemaError, raised_in="draft_from_table"):
         draft_from_table(pd.DataFrame({"id": range(100), "class": ["a", "b"] * 50}))
 
 
@@ -116,7 +117,7 @@ def test_columns_without_a_name_or_with_the_same_one(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(",a,y\n" + rows)
     assert draft_from_table(tmp_path / "t.csv")["left_out"][""] == "has no name"
     (tmp_path / "t.csv").write_text("a,a,y\n" + rows)
-    with pytest.raises(OutOfSchemaError, match="same name"):
+    with rejects(OutOfSchemaError, raised_in="_open_file"):
         draft_from_table(tmp_path / "t.csv")
 
 

@@ -20,6 +20,7 @@ from veilwood.errors import ParameterError, VeilwoodError
 from veilwood.estimators.parameters import to_plain_value
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
 from veilwood.privacy import accountant as spending
+from veilwood_testing.errors import rejects
 from veilwood_testing.small_forests import SMALL_TREES
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")]
@@ -46,7 +47,7 @@ def test_what_json_cannot_hold_is_refused_by_name() -> None:
     for _ in range(100_000):
         deep = [deep]
     for given in (object(), 10**1000, "x" * 1_000_000, deep):
-        with pytest.raises(ParameterError, match=r"max_depth=.* cannot be saved"):
+        with rejects(ParameterError, name="max_depth"):
             to_plain_value("max_depth", given)
 
 
@@ -153,7 +154,7 @@ def test_exact_scores_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).random((200, 1))
     forest = vw.RandomTreesRegressor(schema, epsilon=100.0, n_estimators=4, max_depth=2, random_state=0)
     forest.fit(X, 10 * X[:, 0])
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert forest.score(X, 10 * X[:, 0]) == forest.score(X, 10 * X[:, 0]) > 0.3
-    assert ["score() is exact" in str(warning.message) for warning in told] == [True]
+    assert ["score() is exact" in str(warning.message) for warning in caught] == [True]

@@ -163,10 +163,10 @@ def test_the_command_predicts_every_row(
     table.loc[3, "ward"], table.loc[4, "age"] = "Palliative", None
     table.to_csv("new.csv", index=False)
     assert main(["predict", "m.veilwood", "new.csv", "-o", "out.csv", "--keep", "patient", "--proba"]) == 0
-    told = capsys.readouterr().err
-    assert "'ward' in 1 (mean over its categories)" in told
-    assert "'age' in 1 (not predicted)" in told
-    assert "Palliative" not in told
+    output = capsys.readouterr().err
+    assert "'ward' in 1 (mean over its categories)" in output
+    assert "'age' in 1 (not predicted)" in output
+    assert "Palliative" not in output
     out = pd.read_csv("out.csv")
     assert out["patient"].tolist() == table["patient"].tolist()
     assert out["prediction"].isna().tolist() == [row == 4 for row in range(40)]

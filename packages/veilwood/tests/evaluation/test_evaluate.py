@@ -19,6 +19,7 @@ import veilwood_audit as audit
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
+from veilwood.errors import ParameterError, UseError
 from veilwood.evaluation import evaluate as aside
 from veilwood.evaluation.evaluate import HoldoutSplit, evaluation_plan
 from veilwood.evaluation.scoring import Scoring
@@ -29,6 +30,7 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood_audit.noninterference import find_interference
+from veilwood_testing.errors import rejects
 from veilwood_testing.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, as_list, row_of
 from veilwood_testing.small_forests import TINY_TREES
 
@@ -56,9 +58,41 @@ def test_an_evaluation_is_charged_once_and_says_so(car_forest: Any, tmp_path: Pa
     assert "accuracy" in str(found)
 
 
+def warnings_of(action: Callable[[], Any]) -> list[type[Warning]]:
+    """Return the classes of the warnings about accuracy that an action issues."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        action()
+    return [each.category for each in caught if issubclass(each.category, vw.UtilityWarning)]
+
+
+def test_rows_that_trained_the_model_are_noticed_by_object_path_and_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same object or path in this process; in another one, the path of a committed entry of the same plan."""
+    car, ledger = vw.datasets.car(), vw.MemoryLedger()
+    paths = [tmp_path / name for name in ("train.csv", "other.csv")]
+    for path in paths:
+        car.X.assign(**{car.schema.target.name: car.y}).to_csv(path, index=False)
+
+    def fitted(*rows: Any) -> Any:
+        return vw.RandomTreesClassifier(car.schema, ledger=ledger, **TINY_TREES).fit(*rows)
+
+    def judge(forest: Any, *rows: Any, **more: Any) -> list[type[Warning]]:
+        return warnings_of(lambda: vw.evaluate(forest, *rows, epsilon=1.0, **more))
+
+    in_memory, from_file = fitted(car.X, car.y), fitted(paths[0])
+    assert judge(in_memory, car.X, car.y) == judge(from_file, paths[0]) == [vw.UtilityWarning]
+    assert judge(in_memory, car.X.copy(), car.y) == judge(from_file, paths[1]) == []
+    monkeypatch.setattr(spending, "_accountant", spending._ProcessAccountant())  # as in another process
+    assert judge(from_file, paths[0]) == judge(in_memory, car.X, car.y, ledger=ledger) == []
+    assert judge(from_file, paths[0], ledger=ledger) == [vw.UtilityWarning]
+    assert judge(from_file, paths[1], ledger=ledger) == []
+
+
 def test_what_is_refused(car_forest: Any) -> None:
     car = vw.datasets.car()
-    with pytest.raises(vw.VeilwoodError, match="not a fitted estimator"):
+    with rejects(UseError, raised_in="evaluation_plan"):
         vw.evaluate(object(), car.X, car.y, epsilon=1.0)
     with pytest.raises(ValueError, match="not fitted"):
         vw.evaluate(vw.RandomTreesClassifier(car.schema), car.X, car.y, epsilon=1.0)
@@ -69,7 +103,7 @@ def test_what_is_refused(car_forest: Any) -> None:
         with pytest.raises(vw.VeilwoodError):
             vw.evaluate(car_forest, car.X, car.y, **{"epsilon": 1.0, **bad})
     predictor = vw.MatrixForestPredictor(car.schema, n_estimators=2, max_depth=2).fit(car.X, car.y)
-    with pytest.raises(vw.VeilwoodError, match="charges for every batch"):
+    with rejects(UseError, raised_in="evaluation_plan"):
         vw.evaluate(predictor, car.X, car.y, epsilon=1.0)
 
 
@@ -109,11 +143,11 @@ def test_neighbours_leave_the_same_traces(
 
     for draw in range(3):
         rows = [row_of(rng, task_of(name), 0.3, 0.2) | {"person": f"p{i % 5}"} for i in range(12)]
-        mine = [row_of(rng, task_of(name), 0.5, 0.3) | {"person": "me"} for _ in range(k)]
+        own = [row_of(rng, task_of(name), 0.5, 0.3) | {"person": "me"} for _ in range(k)]
         other = rows
         if adjacency == "replace-one":
             other = [*rows, *(row_of(rng, task_of(name), 0.5, 0.3) | {"person": "you"} for _ in range(k))]
-        assert find_interference(run, [*rows, *mine], other, draw=draw) == []
+        assert find_interference(run, [*rows, *own], other, draw=draw) == []
 
 
 def test_a_leak_beside_the_door_is_caught(two_models: dict[str, Any]) -> None:
@@ -204,9 +238,9 @@ def test_every_row_is_in_one_part_in_every_pass(form: Any, tmp_path: Path) -> No
     rows = [row_of(rng, "classification", 0.0) for _ in range(2000)]
     encoding = Encoding(CLASSES, "bins")
     X, y = form(rows, "classification", tmp_path)
-    mine, held = HoldoutSplit.draw(0.25).open_parts(partial(open_rows, X, y, encoding), Rows(1))
+    own, held = HoldoutSplit.draw(0.25).open_parts(partial(open_rows, X, y, encoding), Rows(1))
     everything = rows_of([Batch(*_encoded(encoding, rows, tmp_path), 0, 0)])
-    assert sorted(rows_of(mine.batches()) + rows_of(held.batches())) == everything
+    assert sorted(rows_of(own.batches()) + rows_of(held.batches())) == everything
     assert rows_of(held.batches()) == rows_of(held.batches())
     assert 350 < len(rows_of(held.batches())) < 650  # 500 expected, 7.7 standard deviations to either side
     others = HoldoutSplit.draw(0.25).open_parts(partial(open_rows, X, y, encoding), Rows(1))
@@ -226,11 +260,11 @@ def test_all_rows_of_an_id_are_in_one_part(form: Any, tmp_path: Path) -> None:
     encoding = Encoding(CLASSES, "grid")
     unit = RowsOf("person", 3)
     X, y = form(rows, "classification", tmp_path)
-    mine, held = HoldoutSplit.draw(0.5).open_parts(partial(open_rows, X, y, encoding, unit=unit), unit)
-    people = [{int(code[1]) for batch in part.batches() for code in batch.codes} for part in (mine, held)]
+    own, held = HoldoutSplit.draw(0.5).open_parts(partial(open_rows, X, y, encoding, unit=unit), unit)
+    people = [{int(code[1]) for batch in part.batches() for code in batch.codes} for part in (own, held)]
     assert not people[0] & people[1]
     assert len(people[0] | people[1]) == 40
-    assert sum(len(batch.codes) for part in (mine, held) for batch in part.batches()) == 120
+    assert sum(len(batch.codes) for part in (own, held) for batch in part.batches()) == 120
 
 
 def test_fit_and_evaluation_cost_one_entry_together() -> None:
@@ -252,7 +286,7 @@ def test_fit_and_evaluation_cost_one_entry_together() -> None:
 def test_where_a_unit_can_be_in_both_parts_losses_add_up(promise: dict[str, Any]) -> None:
     car, ledger = vw.datasets.car(), vw.MemoryLedger(2)
     forest = vw.RandomTreesClassifier(car.schema, epsilon=1.0, ledger=ledger, **TINY_TREES, **promise)
-    with pytest.raises(vw.VeilwoodError, match="evaluate_epsilon"):
+    with rejects(ParameterError, name="evaluate_epsilon"):
         forest.fit(car.X, car.y, holdout_fraction=0.3)
     assert ledger.entries() == []
     forest.fit(car.X, car.y, holdout_fraction=0.3, evaluate_epsilon=0.5)
@@ -274,7 +308,7 @@ def test_wrong_shares_are_refused_before_anything_is_spent() -> None:
     for bad in wrong:
         with pytest.raises(vw.VeilwoodError):
             forest.fit(car.X, car.y, **bad)
-    with pytest.raises(vw.VeilwoodError, match="several times"):
+    with rejects(UseError, raised_in="Source.check_passes"):
         forest.fit(iter([(car.X, car.y)]), holdout_fraction=0.2)
     assert ledger.entries() == []
 
@@ -306,8 +340,8 @@ def test_neighbours_leave_the_same_traces_and_pay_once(name: str, unit: Any, for
     task = "classification" if name.endswith("Classifier") else "regression"
     for draw in range(4):
         rows = [row_of(rng, task, 0.2, 0.1) | {"person": f"p{i % 5}"} for i in range(12)]
-        mine = [row_of(rng, task, 0.3, 0.0) | {"person": f"me{draw}"} for _ in range(1 if unit == "row" else 4)]
-        found = find_interference(fitting(name, unit, form), [*rows, *mine], rows, draw=draw, allowed=Fraction(1, 2))
+        own = [row_of(rng, task, 0.3, 0.0) | {"person": f"me{draw}"} for _ in range(1 if unit == "row" else 4)]
+        found = find_interference(fitting(name, unit, form), [*rows, *own], rows, draw=draw, allowed=Fraction(1, 2))
         assert found == []
 
 
@@ -330,7 +364,7 @@ def test_rows_of_an_id_in_both_parts_are_caught(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(HoldoutSplit, "open_parts", both)
     rng = np.random.default_rng(5)
     rows = [row_of(rng, "classification", 0.0) | {"person": f"p{i}"} for i in range(12)]
-    mine = [row_of(rng, "classification", 0.0) | {"person": "me"} for _ in range(6)]
+    own = [row_of(rng, "classification", 0.0) | {"person": "me"} for _ in range(6)]
     run = fitting("RandomTreesClassifier", {"id": "person", "at_most": 2}, as_frame)
-    found = find_interference(run, [*rows, *mine], rows, allowed=Fraction(1, 2))
+    found = find_interference(run, [*rows, *own], rows, allowed=Fraction(1, 2))
     assert any(line.startswith("cost of all: 1") for line in found)

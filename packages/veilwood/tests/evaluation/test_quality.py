@@ -22,9 +22,9 @@ def exact_quality(
     rng = np.random.default_rng(seed)
     k = n_classes or 2
     shares = rng.dirichlet(np.full(k, 0.8), 4000)
-    said = shares if n_classes else -1 + 4 * shares[:, 0]
+    result = shares if n_classes else -1 + 4 * shares[:, 0]
     encoding = Encoding(letter_schema(n_classes), "bins")
-    model = FunctionModel(encoding, lambda codes: said[codes[:, 0]].copy())
+    model = FunctionModel(encoding, lambda codes: result[codes[:, 0]].copy())
     codes = rng.integers(0, 4000, (n, 1)).astype(np.uint16)
     true: dict[str, float]
     if n_classes:
@@ -38,7 +38,7 @@ def exact_quality(
     else:
         wished = shares[codes[:, 0], 0] + rng.normal(0, 0.1, n)
         target = np.clip(np.rint(wished * TARGET_LEVELS), 0, TARGET_LEVELS).astype(np.int32)
-        y, p = -1 + 4 * target / TARGET_LEVELS, said[codes[:, 0]]
+        y, p = -1 + 4 * target / TARGET_LEVELS, result[codes[:, 0]]
         true = {"r2": float(r2_score(y, p)), "rmse": float(((y - p) ** 2).mean() ** 0.5)}
         true |= {"mae": float(np.abs(y - p).mean()), "bias": float((y - p).mean())}
     scoring = Scoring(model)

@@ -37,13 +37,13 @@ def test_one_row_moves_as_many_cells_as_planned(n_classes: int, voting: str, mon
         # The last place, so that the coins of the others stay where they are.
         before = counted(scoring, others)
         after = [counted(scoring, [*others, row]) for row in universe]
-        for mine in after:
-            assert (mine >= before).all()
-            worst["l1"] = max(worst["l1"], int(np.abs(mine - before).sum()))
-            worst["squared"] = max(worst["squared"], int(((mine - before) ** 2).sum()))
-        for mine, yours in itertools.product(after, after):
-            worst["replaced"] = max(worst["replaced"], int(np.abs(mine - yours).sum()))
-            worst["squared replaced"] = max(worst["squared replaced"], int(((mine - yours) ** 2).sum()))
+        for own in after:
+            assert (own >= before).all()
+            worst["l1"] = max(worst["l1"], int(np.abs(own - before).sum()))
+            worst["squared"] = max(worst["squared"], int(((own - before) ** 2).sum()))
+        for own, yours in itertools.product(after, after):
+            worst["replaced"] = max(worst["replaced"], int(np.abs(own - yours).sum()))
+            worst["squared replaced"] = max(worst["squared replaced"], int(((own - yours) ** 2).sum()))
     pure, gauss = requested_loss(1, 0), requested_loss(1, 1e-6)
     planned = {
         "l1": scoring.plan_step(pure, Neighbours()).sensitivity,

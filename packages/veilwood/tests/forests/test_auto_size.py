@@ -75,7 +75,7 @@ class TestShrunkenShares:
         first = np.random.default_rng(0).binomial(4, 0.75, self.forest.n_leaves).astype(float)
         counts = np.column_stack([first, 4 - first])
         as_drawn, fitted = (
-            shrunken_frequencies(self.forest, counts, 0.0, splits_fitted=told)[:, 0].std() for told in (False, True)
+            shrunken_frequencies(self.forest, counts, 0.0, splits_fitted=result)[:, 0].std() for result in (False, True)
         )
         assert fitted < 0.75 * as_drawn
 

@@ -56,7 +56,7 @@ def simulated_skill(
     agreement, energy = 0.0, 0.0
     for _ in range(draws):
         truth = draw_truth(shape, rng)
-        common, said = rng.normal(scale=cell_std, size=shape), np.zeros(shape)
+        common, values = rng.normal(scale=cell_std, size=shape), np.zeros(shape)
         for _ in range(ensembles):
             features = rng.choice(len(shape), width, replace=False)
             own = rng.normal(scale=cell_std, size=shape)
@@ -65,10 +65,10 @@ def simulated_skill(
                 free = tuple(axis for axis in range(len(shape)) if axis not in path)
                 alone = rng.normal(scale=cell_std, size=shape) if noise == "tree" else own
                 seen = truth + (common if noise == "rows" else alone)
-                said += seen.mean(axis=free, keepdims=True) / trees
-        said -= said.mean()
-        agreement += float(np.mean(said * truth)) / draws
-        energy += float(np.mean(said**2)) / draws
+                values += seen.mean(axis=free, keepdims=True) / trees
+        values -= values.mean()
+        agreement += float(np.mean(values * truth)) / draws
+        energy += float(np.mean(values**2)) / draws
     return float(agreement**2 / energy)
 
 
@@ -123,12 +123,12 @@ def test_more_trees_of_shared_noise_never_hurt() -> None:
 
 
 def test_the_weights_are_those_of_the_facts_and_say_how_good_they_are() -> None:
-    told = load_weights()
-    assert set(told["weights"]) == set(size_features(ForestSize("RandomTrees", 1, 1, 100, 50.0, 1.0, 0.5)))
-    assert told["rank_correlation"] > told["by_the_prior_alone"]["rank_correlation"] > 0
-    assert told["best_above_median"] > told["by_the_prior_alone"]["best_above_median"] > 0
-    assert len(told["tables"]) > 10
-    assert 0 < told["error"] < 1
+    result = load_weights()
+    assert set(result["weights"]) == set(size_features(ForestSize("RandomTrees", 1, 1, 100, 50.0, 1.0, 0.5)))
+    assert result["rank_correlation"] > result["by_the_prior_alone"]["rank_correlation"] > 0
+    assert result["best_above_median"] > result["by_the_prior_alone"]["best_above_median"] > 0
+    assert len(result["tables"]) > 10
+    assert 0 < result["error"] < 1
 
 
 MEASURED: dict[str, Any] = json.loads(files("veilwood.forests").joinpath("expected_private_forest.json").read_text())
@@ -144,7 +144,7 @@ def test_results_are_of_the_development_suite_at_all_budgets() -> None:
 
 
 def test_a_range_is_that_of_tables_alike() -> None:
-    told = estimate_skill("classification", 10_000, 10, 1.0)
+    result = estimate_skill("classification", 10_000, 10, 1.0)
     near = {
         name: [
             skill for epsilon, skill in table["skill"].items()
@@ -153,9 +153,9 @@ def test_a_range_is_that_of_tables_alike() -> None:
         for name, table in MEASURED["tables"].items() if table["task"] == "classification"
     }  # fmt: skip
     means = [np.mean(skills) for skills in near.values() if skills]
-    assert told.n_tables == len(means) >= quality.MIN_TABLES
-    assert (told.low, told.high) == pytest.approx(np.percentile(means, quality.PERCENTILES))
-    assert told.side == 0
+    assert result.n_tables == len(means) >= quality.MIN_TABLES
+    assert (result.low, result.high) == pytest.approx(np.percentile(means, quality.PERCENTILES))
+    assert result.side == 0
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

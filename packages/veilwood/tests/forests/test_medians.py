@@ -226,7 +226,7 @@ def test_leaf_means_keep_their_epsilon_and_published_ones_do_not() -> None:
     ours = {n: leaf_means(pair, runs, 3 + n) for n, pair in pairs.items()}
     with seeded_for_tests(9):
         noise = DiscreteLaplace(2 * PARTS_PER_ROW).sample(runs) / PARTS_PER_ROW
-        theirs = {n: means_as_published(np.tile(pair, (runs, 1)), noise)[:, 0] for n, pair in pairs.items()}
+        expected = {n: means_as_published(np.tile(pair, (runs, 1)), noise)[:, 0] for n, pair in pairs.items()}
         unclipped = {n: noise / n for n in (1, 2)}  # the paper's formula, before the public code's clipping
 
     def bound(event: Any, likely: Any, unlikely: Any) -> float:
@@ -239,7 +239,7 @@ def test_leaf_means_keep_their_epsilon_and_published_ones_do_not() -> None:
         return (v <= 0) | (v >= 1)
 
     assert bound(far, unclipped[1], unclipped[2]) > 1.5  # private count: caught
-    assert bound(clipped, theirs[1], theirs[0]) > 5  # default for empty leaves: caught
+    assert bound(clipped, expected[1], expected[0]) > 5  # default for empty leaves: caught
     for one, other in ((1, 2), (2, 1), (1, 0), (0, 1)):
         assert bound(far, ours[one], ours[other]) <= 1
         assert bound(clipped, ours[one], ours[other]) <= 1
@@ -388,13 +388,13 @@ def test_the_door_sees_every_planned_step_and_the_ledger_one_charge(
     task: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    passing = Door._admit
+    passing = Door._admit_step
 
     def spy(door: Door, step: Any, shape: Any) -> None:
         seen.append(step.name)
         passing(door, step, shape)
 
-    monkeypatch.setattr(Door, "_admit", spy)
+    monkeypatch.setattr(Door, "_admit_step", spy)
     ledger = MemoryLedger(epsilon=1)
     forest = FORESTS[task](SCHEMAS[task], max_depth=3, n_estimators=3, candidates=2, variant=variant, ledger=ledger)
     forest.fit(*table(task))

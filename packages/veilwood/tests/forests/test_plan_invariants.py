@@ -17,6 +17,7 @@ import pytest
 from sklearn.base import clone
 
 import veilwood as vw
+from veilwood.errors import PlanError
 from veilwood.forests import noisy_leaves
 from veilwood.forests.matrix import marginals as marginal_search
 from veilwood.forests.matrix import search
@@ -25,6 +26,7 @@ from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import exact_fraction
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.trees.counting import sum_over_trees
+from veilwood_testing.errors import rejects
 
 FAMILIES = ("RandomTrees", "MedianForest", "GreedyForest", "MatrixForest")
 HAIR = 1 + 1e-7  # rho is rounded down by a part in 10^9
@@ -156,10 +158,10 @@ def keeps_the_laws_of_sizes(seed: int, family: str) -> None:
     if size(more) == size(plan):
         assert more.expected_leaf_mse <= plan.expected_leaf_mse * HAIR
     # Without n_rows the plan tells what it would choose, and that is what is chosen.
-    told = forest.set_params(**promise, n_rows=None).plan().notes["at 1,000 rows"]
+    result = forest.set_params(**promise, n_rows=None).plan().notes["at 1,000 rows"]
     declared = forest.set_params(n_rows=1000).plan()
     trees, depth = (np.max(declared.choices[name]) for name in ("n_estimators", "max_depth"))
-    assert told == f"{trees} trees of depth {depth}, at most"
+    assert result == f"{trees} trees of depth {depth}, at most"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -233,7 +235,7 @@ def test_a_plan_says_whether_its_delta_is_spent(family: str, tmp_path: Path) -> 
         spent = clone(forest).set_params(delta=plan.loss.delta)  # as an estimator is made from a plan alone
         assert spent._design_for(data.schema, tmp_path / "plan.json").plan == plan
         forged = vw.Plan.from_dict({**plan.to_dict(), "choices": {**plan.choices, "law": "none"}})
-        with pytest.raises(vw.VeilwoodError, match="pure or zCDP"):
+        with rejects(PlanError, raised_in="lower_noise_design"):
             again._design_for(data.schema, forged)
 
 

@@ -12,6 +12,8 @@ import pytest
 from sklearn.base import clone
 
 import veilwood as vw
+from veilwood.errors import ParameterError, UseError
+from veilwood_testing.errors import rejects
 from veilwood_testing.small_forests import CAR
 
 pytestmark = [
@@ -22,7 +24,7 @@ pytestmark = [
 
 def test_rows_that_are_read_once_need_a_declared_number() -> None:
     forest = vw.RandomTreesClassifier(CAR.schema, random_state=0)
-    with pytest.raises(vw.VeilwoodError, match="n_rows"):
+    with rejects(UseError, raised_in="AutoSized.make_count"):
         forest.partial_fit(CAR.X, CAR.y)
     declared = clone(forest).set_params(n_rows=2000).partial_fit(CAR.X[:900], CAR.y[:900])
     declared.partial_fit(CAR.X[900:], CAR.y[900:]).release()
@@ -40,7 +42,7 @@ def test_a_delta_is_used_where_the_number_of_rows_is_declared() -> None:
 
 @pytest.mark.parametrize("n_rows", [0, -1, 2.5, "many", True, 10**16])
 def test_a_number_of_rows_that_is_none_is_refused(n_rows: Any) -> None:
-    with pytest.raises(vw.VeilwoodError, match="n_rows"):
+    with rejects(ParameterError, name="n_rows"):
         vw.RandomTreesClassifier(CAR.schema, n_rows=n_rows).plan()
 
 

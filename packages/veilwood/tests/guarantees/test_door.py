@@ -174,10 +174,10 @@ def test_an_inferred_schema_promises_nothing(estimator: Any) -> None:
 # Modules and packages that may import mechanisms: the strategies that compute variances, the budget and the search that
 # plan, the door that draws, the audit that attacks, and the variants whose names say that they are not private. Noise
 # in shares is drawn by servers together, with a proof of its own (proofs/secure.md).
-MECHANISMS = {"privacy.noise", "privacy.joint_noise", "privacy.selection"}
+MECHANISMS = {"privacy.noise", "privacy.joint_noise", "privacy.selection", "privacy.time_factors"}
 MAY_IMPORT_MECHANISMS = {
     "privacy.adaptive_budget", "privacy.joint_noise", "privacy.selection", "privacy.steps", "privacy.door",
-    "forests.matrix.strategies", "veilwood_audit.attacks", "models.checks", "search",
+    "privacy.time_factors", "forests.matrix.strategies", "veilwood_audit.attacks", "models.checks", "search", "series",
     "veilwood_audit.noninterference", "veilwood_papers.not_private",
     "veilwood_secure.protocols.hidden_forest", "veilwood_secure.protocols.joint_forest",
     "veilwood_secure.protocols.noise",
@@ -204,6 +204,7 @@ MAY_DRAW_OR_CHARGE = {
     "privacy.joint_noise",
     "privacy.noise",
     "privacy.selection",
+    "privacy.time_factors",
     "cli.doctor",  # tries the samplers, on nothing
 }
 DRAWING = {"perturb", "select", "sample"}

@@ -27,7 +27,7 @@ from veilwood.data.canonical import factorize_texts, to_canonical_text
 from veilwood.data.counts import ContingencyTable
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
-from veilwood.errors import OutOfSchemaError, PlanError, VeilwoodError
+from veilwood.errors import OutOfSchemaError, PlanError, UseError
 from veilwood.forests.adaptive import sparse_histogram as fine_cells
 from veilwood.forests.adaptive.contingency import tables_to_forest
 from veilwood.forests.adaptive.row_backend import MemoryBackend
@@ -47,6 +47,7 @@ from veilwood_audit.noninterference import sample_by_content
 from veilwood_engines.cluster import source as cluster_rows
 from veilwood_engines.cluster.worker import PartialSums, count_rows, encoded_schema, read_bucket
 from veilwood_secure.protocols.joint_forest import Parties
+from veilwood_testing.errors import rejects
 
 BIG = 2**53 + 1  # the next float is another whole number
 
@@ -309,9 +310,9 @@ class TestACertificateSaysWhatItRestsOn:
             "t", car.schema.to_dict(), "1", {"north": None}, ("u",), "public-forest",
             {"estimator": "RandomTreesClassifier", "parameters": parameters},
         )  # fmt: skip
-        said = program_for_task(task).make_certificate("a ledger", 1).assumptions
+        result = program_for_task(task).make_certificate("a ledger", 1).assumptions
         unit = Assumption.UNIT_IS_COMPLETE.value.format(unit="one row")
-        assert {Assumption.ROWS_FIT_SCHEMA.value, Assumption.KEYED_TREE_ASSIGNMENT.value, unit} <= set(said)
+        assert {Assumption.ROWS_FIT_SCHEMA.value, Assumption.KEYED_TREE_ASSIGNMENT.value, unit} <= set(result)
 
 
 class TestNothingIsSpentOnWhatCannotBeDone:
@@ -421,7 +422,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         return tape[-1][2]
 
     def replay(door: Door, step: Step, exact_sums: Any, allowed: Any = None) -> Any:
-        door._admit(step, exact_sums.shape)
+        door._admit_step(step, exact_sums.shape)
         planned, before, out = tape[len(moved)]
         assert planned == step
         change = exact_sums - before
@@ -442,7 +443,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         return tape[-1][2]
 
     def replay_cells(door: Door, step: Step, cells: Any, counts: Any, n_cells: int) -> Any:
-        door._admit(step, step.shape)
+        door._admit_step(step, step.shape)
         planned, before, out = tape[len(moved)]
         assert planned == step
         now = dict(zip(cells.tolist(), counts.tolist(), strict=True))
@@ -475,7 +476,7 @@ def test_no_exact_number_slips_into_a_private_release() -> None:
         with pytest.raises(PlanError):
             door.extend(bare)
         door.plan._steps_by_name["b"] = bare  # as if a plan had let it through
-        with pytest.raises(PlanError, match="no noise"):
+        with rejects(PlanError, raised_in="Door._admit_step"):
             door.release_counts(bare, np.array([11, 22, 33]))
 
 
@@ -484,7 +485,7 @@ def test_a_door_cannot_be_copied() -> None:
     step = counting_step("a", (1,), whole, Neighbours(), l1=1, squared_l2=1)
     with Door(Plan("E", whole, Neighbours(), (step,), "r", "s", "0", Layout(), 0.0), MemoryLedger()) as door:
         for copied in (copy.copy, copy.deepcopy):
-            with pytest.raises(VeilwoodError, match="copied"):
+            with rejects(UseError, raised_in="Door.__reduce__"):
                 copied(door)
 
 
@@ -511,7 +512,7 @@ def test_types_that_follow_from_rows_are_refused_in_unions_too(tmp_path: Path) -
     schema = vw.Schema.numeric((0, 1), classes=["x", "y"], names=["a"])
     one = pa.dataset.dataset(tmp_path / "t.csv", format="csv")
     for dataset in (pa.dataset.dataset([one]), pa.dataset.dataset(tmp_path / "t.json", format="json")):
-        with pytest.raises(vw.OutOfSchemaError, match="types from the rows"):
+        with rejects(vw.OutOfSchemaError, raised_in="_open_dataset"):
             open_rows(dataset, None, Encoding(schema, "grid"))
 
 

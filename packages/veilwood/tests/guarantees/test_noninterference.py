@@ -117,8 +117,8 @@ def test_how_many_rows_replaced_weights_make_is_not_seen(Forest: Any) -> None:
         rows = [{"age": 37.5, "income": 5, "city": "Lima", "grade": 1, "ill": 1}] * 40
         forest = Forest(SCHEMAS[task], adjacency="replace-one", max_weight=5, random_state=0, n_jobs=1)
         forest.fit(pd.DataFrame(rows), sample_weight=[1.0] * 39 + [weight])
-        shown = visible_values(forest)
-        return shown | {"loaded": str(vw.load("model.veilwood").plan_)}
+        visible = visible_values(forest)
+        return visible | {"loaded": str(vw.load("model.veilwood").plan_)}
 
     assert find_interference(fit, 1.0, 5.0) == []
 
@@ -159,7 +159,7 @@ def test_rows_reach_the_fine_cells(tmp_path: Path) -> None:
     params = {"epsilon": 20.0, "n_rows": 3000, "random_state": 0, "n_jobs": 1}
     pair = Pair("PrivateForestClassifier", params, "list", False, rows, rows[1:], "first", 0, 0, rows[:2])
     one, other = (record_trace(pair.run, table, tmp_path / "run", pair.draw).events for table in (pair.one, pair.other))
-    reached = {mine.step.name: (mine.exact, yours.exact) for mine, yours in zip(one, other, strict=True) if mine.step}
+    reached = {own.step.name: (own.exact, yours.exact) for own, yours in zip(one, other, strict=True) if own.step}
     for name in ("classes by column", "fine cells", "weight of fine cells"):
         exact = reached[name][0]
         counted = sum(exact.values()) if isinstance(exact, dict) else int(np.asarray(exact).sum())
@@ -408,8 +408,8 @@ def test_a_forgotten_replacement_is_caught(pair: Pair, monkeypatch: pytest.Monke
 def test_a_forgotten_cap_on_the_rows_of_an_id_is_caught(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.form, pair.params["privacy_unit"] = "frame", {"id": "person", "at_most": 2}
     others = [row | {"person": f"p{place}"} for place, row in enumerate(pair.other)]
-    mine = [pair.one[0] | {"person": person} for person in (7, "7", 7.0)]
-    pair.one, pair.other = [*mine[:2], *others, mine[2]], others
+    own = [pair.one[0] | {"person": person} for person in (7, "7", 7.0)]
+    pair.one, pair.other = [*own[:2], *others, own[2]], others
     assert found_in(pair) == []
     monkeypatch.setattr("veilwood.data.canonical.to_canonical_id", lambda cell: f"{cell!r}")
     monkeypatch.setattr("veilwood.data.contributions.to_canonical_id", lambda cell: f"{cell!r}")

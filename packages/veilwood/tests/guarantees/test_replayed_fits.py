@@ -214,8 +214,8 @@ def cells_attack(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float
     cells, counts, n_cells = given
     single, by_chance = cells[counts == 1], np.setdiff1d(out[0], cells)
     hits, empty = int(np.isin(single, out[0]).sum()), int(n_cells) - len(cells)
-    shown = epsilon_lower_bound(hits, len(single), len(by_chance), empty)
-    return float(step.loss.epsilon), ReplayResult(len(single) + empty, hits + len(by_chance), hits, shown)
+    visible = epsilon_lower_bound(hits, len(single), len(by_chance), empty)
+    return float(step.loss.epsilon), ReplayResult(len(single) + empty, hits + len(by_chance), hits, visible)
 
 
 @pytest.mark.parametrize("epsilon", [6.0, 20.0])

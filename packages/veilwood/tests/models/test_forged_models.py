@@ -31,6 +31,7 @@ from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import joint_step
 from veilwood.trees.forest import MAX_DEPTH, Forest, _window_maxima
 from veilwood_audit.model_files import check_file
+from veilwood_testing.errors import rejects
 from veilwood_testing.hostile_input import HOSTILE, LONG_EXPONENT, SCHEMA, within_time_limit
 
 pytestmark = [
@@ -94,14 +95,14 @@ def test_odd_plans_are_refused_or_read() -> None:
             for value in ODD:
                 if not place and value is ...:
                     continue
-                told = ""
+                text = ""
                 with within_time_limit():
                     try:
                         made = Plan.from_dict(altered(plan, place, value))
                         made.explain(), made.to_json(), made.fingerprint()
                     except vw.VeilwoodError as error:
-                        told = str(error)
-                assert len(told) < 2000
+                        text = str(error)
+                assert len(text) < 2000
 
 
 # -- model files -------------------------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ def test_a_model_file_of_a_few_bytes_does_not_hang(tmp_path: Path) -> None:
         read = json.loads(parts.metadata[key])
         write(path, {**parts.metadata, key: json.dumps({**read, "epsilon": LONG_EXPONENT})}, parts.arrays)
         assert path.stat().st_size < 5000
-        with within_time_limit(), pytest.raises(vw.ModelFileError, match="digits"):
+        with within_time_limit(), rejects(vw.ModelFileError, raised_in="load_signed"):
             vw.load(path)
     for key in ("plan", "parameters", "schema", "certificate"):
         for name, (text, _) in HOSTILE.items():
@@ -309,9 +310,9 @@ def chain(n_inner: int) -> dict[str, np.ndarray[Any, Any]]:
 def test_trees_too_deep_to_walk_are_refused() -> None:
     assert Forest.from_arrays(chain(5), [65535]).depth == 5
     assert Forest.from_arrays(chain(MAX_DEPTH), [65535]).depth == MAX_DEPTH
-    with within_time_limit(), pytest.raises(vw.ModelFileError, match="too deep"):
+    with within_time_limit(), rejects(vw.ModelFileError, raised_in="_validate_arrays.<locals>.require_that"):
         Forest.from_arrays(chain(MAX_DEPTH + 1), [65535])
-    with within_time_limit(), pytest.raises(vw.ModelFileError, match="too deep"):
+    with within_time_limit(), rejects(vw.ModelFileError, raised_in="_validate_arrays.<locals>.require_that"):
         Forest.from_arrays(chain(300_000), [65535])
 
 
@@ -433,7 +434,7 @@ def test_explanations_without_a_lookup_are_read() -> None:
     X = np.random.default_rng(0).random((300, 2))
     forest = vw.PrivateForestClassifier(schema, random_state=0).fit(X, np.where(X[:, 0] < 0.5, "a", "b"))
     effects = forest.model_.effects
-    said = str(forest.explain())
+    text = str(forest.explain())
     empty = replace(effects.forest, lookup=effects.forest.lookup[:0])
     forest.model_ = replace(forest.model_, effect_source=effects._replace(forest=empty))
-    assert str(forest.explain()) == said
+    assert str(forest.explain()) == text

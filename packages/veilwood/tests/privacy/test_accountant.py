@@ -22,10 +22,11 @@ from sklearn.ensemble import BaggingClassifier
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import veilwood as vw
-from veilwood.errors import PrivacyWarning, VeilwoodError
+from veilwood.errors import PrivacyWarning, UseError
 from veilwood.privacy import accountant as spending
 from veilwood.privacy.accountant import DataHandle, SpendRecord, handle_of
 from veilwood.privacy.loss import Loss
+from veilwood_testing.errors import rejects
 
 SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
 X = np.linspace(0, 1, 160).reshape(80, 2)
@@ -228,7 +229,7 @@ def test_bagging_draws_rows_as_weights_which_the_certificate_covers() -> None:
     """A row that bagging draws several times has that weight, and no weight counts more than ``max_weight``."""
     ledger, places = vw.MemoryLedger(9), Y == "yes"
     schema = vw.Schema.numeric((0, 1), classes=[0, 1], n_features=2)  # bagging numbers the classes
-    with pytest.raises(VeilwoodError, match="max_weight"):
+    with rejects(UseError, raised_in="Weights.validated"):
         BaggingClassifier(forest(schema=schema), n_estimators=1).fit(X, places)
     bagging = BaggingClassifier(forest(schema=schema, max_weight=5, ledger=ledger), n_estimators=3)
     assert privacy_warnings(lambda: bagging.fit(X, places)) == []

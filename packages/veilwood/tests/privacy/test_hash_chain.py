@@ -53,7 +53,7 @@ def test_sums_of_parts_are_those_of_their_entries(tmp_path: Path) -> None:
         if charge.is_new:
             charge.cancel() if step % 3 else charge.commit()
         for part in parts:
-            counted = [entry for entry in ledger.entries() if entry.is_counted and part.covers(entry)]
+            counted = [entry for entry in ledger.entries() if entry.is_counted and part.includes_entry(entry)]
             balance = ledger.part_balance(Limit("x", part, pure_loss(50)))
             assert balance.spent == Loss.total(entry.loss for entry in counted)
             assert SQLiteLedger(ledger.path).part_balance(Limit("x", part)).spent == balance.spent

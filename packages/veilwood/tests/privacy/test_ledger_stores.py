@@ -26,6 +26,7 @@ from veilwood.errors import BudgetExceededError, LedgerError
 from veilwood.privacy.ledger import Ledger, Reservation
 from veilwood.privacy.ledger_stores import MemoryLedger, PostgresLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.loss import Loss
+from veilwood_testing.errors import rejects
 from veilwood_testing.plans import pure_loss, spend
 from veilwood_testing.processes import running_postgres
 
@@ -86,7 +87,7 @@ def test_fifty_processes_race_for_the_last_of_a_budget(tmp_path: Path) -> None:
 def test_the_race_catches_a_check_outside_the_transaction(tmp_path: Path) -> None:
     ledger = CheckThenWrite(tmp_path / "x.db", 1)
     assert race(ledger, pure_loss(1), 4) == 4
-    with pytest.raises(LedgerError, match="altered"):
+    with rejects(LedgerError, raised_in="ChainedLedger.verify"):
         ledger.verify()
 
 
@@ -283,28 +284,28 @@ def test_a_fit_is_charged_there(fresh: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "Claims", "a;drop schema public", "x" * 41, "1st"])
 def test_a_name_that_is_no_name_is_refused(address: str, name: str) -> None:
-    with pytest.raises(LedgerError, match="is not a valid name"):
+    with rejects(LedgerError, raised_in="PostgresLedger.__init__"):
         PostgresLedger(f"{address}#{name}")
 
 
 def test_another_budget_other_people_and_a_missing_ledger_are_refused(fresh: str) -> None:
-    with pytest.raises(LedgerError, match="there is no ledger"):
+    with rejects(LedgerError, raised_in="PostgresLedger.__init__"):
         PostgresLedger(fresh, create=False)
     PostgresLedger(fresh, epsilon=1, population="patients")
-    with pytest.raises(LedgerError, match="was created with the budget epsilon=1"):
+    with rejects(LedgerError, raised_in="ChainedLedger._check_settings"):
         PostgresLedger(fresh, epsilon=2)
-    with pytest.raises(LedgerError, match="of patients, not of nurses"):
+    with rejects(LedgerError, raised_in="ChainedLedger._check_settings"):
         PostgresLedger(fresh, population="nurses")
 
 
 def test_an_unreachable_server_is_an_error_without_the_password() -> None:
-    with pytest.raises(LedgerError, match="cannot be read") as refused:
+    with rejects(LedgerError, raised_in="ChainedLedger._translate_errors") as refused:
         PostgresLedger("postgresql://me:hush@127.0.0.1:1/claims#visits")
     assert "hush" not in str(refused.value)
 
 
 def test_a_server_that_may_lose_spends_is_refused() -> None:
-    with running_postgres(fsync="off") as address, pytest.raises(LedgerError, match="fsync"):
+    with running_postgres(fsync="off") as address, rejects(LedgerError, raised_in="PostgresLedger._open_session"):
         PostgresLedger(f"{address}#claims", epsilon=1)
 
 
@@ -336,7 +337,7 @@ def test_an_older_copy_put_back_is_found_by_who_read_the_newer(fresh: str) -> No
     change(fresh, "DELETE FROM events WHERE number > 3")
     change(fresh, "UPDATE balance SET body = (SELECT body FROM public.older)")
     assert PostgresLedger(fresh).spent == TENTH  # nothing tells, to somebody who has never seen more
-    with pytest.raises(LedgerError, match="older copy"):
+    with rejects(LedgerError, raised_in="HashChain.read_new_events"):
         ledger.reserve(TENTH, **FACTS)
 
 
@@ -417,10 +418,10 @@ def test_200_kills_lose_nothing_and_charge_nothing_twice(place: str, tmp_path: P
         runner.join()
     ledger = open_ledger(place)
     ledger.verify()
-    told = [int(line) for line in drawn.read_text().split()]
+    lines = [int(line) for line in drawn.read_text().split()]
     entries = {entry.id: entry for entry in ledger.entries()}
-    assert len(told) == len(set(told)) > 0  # how many depends on the load of the machine
-    assert set(told) <= set(entries)
-    left = [entry for entry in entries.values() if entry.id not in told or entry.state == "reserved"]
+    assert len(lines) == len(set(lines)) > 0  # how many depends on the load of the machine
+    assert set(lines) <= set(entries)
+    left = [entry for entry in entries.values() if entry.id not in lines or entry.state == "reserved"]
     assert len(left) <= 200  # at most one for each kill
     assert ledger.spent.epsilon == Fraction(len(entries), 1000)

@@ -31,6 +31,7 @@ from veilwood.privacy.noise import (
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step, counting_step, threshold_step
+from veilwood_testing.errors import rejects
 from veilwood_testing.noise_checks import ALARM_P_VALUE, selection_p_value
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")]
@@ -226,12 +227,12 @@ def drawn_by_opendp(noise: DiscreteLaplace | DiscreteGaussian, n: int) -> np.nda
 @pytest.mark.parametrize("noise", [DiscreteLaplace(2), DiscreteLaplace(Fraction(61, 3)), DiscreteGaussian(30)], ids=str)
 def test_agrees_with_opendp(noise: DiscreteLaplace | DiscreteGaussian) -> None:
     parameter = noise.scale if isinstance(noise, DiscreteLaplace) else noise.sigma_squared
-    theirs = drawn_by_opendp(noise, 40_000)
+    other = drawn_by_opendp(noise, 40_000)
     with entropy.seeded_for_tests(26):
         ours = noise.sample(40_000)
         halved = type(noise)(parameter / 4).sample(40_000)
-    assert fit_two_samples(ours, theirs) > ALARM_P_VALUE
-    assert fit_two_samples(halved, theirs) < ALARM_P_VALUE
+    assert fit_two_samples(ours, other) > ALARM_P_VALUE
+    assert fit_two_samples(halved, other) < ALARM_P_VALUE
 
 
 def test_low_order_bits_betray_float_noise_and_not_ours() -> None:
@@ -293,16 +294,16 @@ def test_bad_scales_are_refused(value: object) -> None:
     "values", [[1.0, 2.0], [True, False], np.array([1, 2], dtype=object), ["a"], np.array([2**62, 0]), [np.nan]]
 )
 def test_values_that_are_not_safe_integers_are_refused(values: object) -> None:
-    with pytest.raises(VeilwoodError, match="counts must"):
+    with rejects(MechanismError, raised_in="require_integers"):
         DiscreteLaplace(1).perturb(values)  # type: ignore[arg-type]
-    with pytest.raises(VeilwoodError, match="scores must"):
+    with rejects(MechanismError, raised_in="require_integers"):
         NoisyMax(1, 1).select(values)  # type: ignore[arg-type]
 
 
 def test_bad_sensitivities_are_refused() -> None:
-    with pytest.raises(VeilwoodError, match="l1_sensitivity"):
+    with rejects(MechanismError, raised_in="require_non_negative"):
         DiscreteLaplace(1).epsilon(-1)
-    with pytest.raises(VeilwoodError, match="squared_l2_sensitivity"):
+    with rejects(MechanismError, raised_in="require_fraction"):
         DiscreteGaussian(1).rho(0.5)  # type: ignore[arg-type]
 
 
@@ -345,7 +346,7 @@ def worst(noise: ThresholdedGaussian, epsilon: float) -> float:
 def test_the_exact_loss_is_within_the_promise(epsilon: float, delta: float) -> None:
     loss = Loss(requested_loss(epsilon, delta).epsilon, Fraction(delta))
     noise = ThresholdedGaussian.for_loss(loss, squared_l2=8, max_contribution=2, max_changed_keys=2)
-    assert noise.satisfies(loss, 8)
+    assert noise.costs_at_most(loss, 8)
     assert worst(noise, epsilon) <= delta
     # Where the threshold lies matters: counts just around it tell most.
     around = [([noise.threshold], [noise.threshold + 2]), ([noise.threshold, 0], [noise.threshold + 2, 2])]
@@ -357,10 +358,10 @@ def test_half_the_noise_and_half_the_threshold_are_caught(epsilon: float, delta:
     loss = Loss(requested_loss(epsilon, delta).epsilon, Fraction(delta))
     noise = ThresholdedGaussian.for_loss(loss, squared_l2=8, max_contribution=2, max_changed_keys=2)
     low = ThresholdedGaussian(noise.sigma_squared, max(noise.threshold // 2, 2), 2, 2)
-    assert not low.satisfies(loss, 8)
+    assert not low.costs_at_most(loss, 8)
     assert worst(low, epsilon) > delta
     weak = ThresholdedGaussian(noise.sigma_squared / 4, noise.threshold, 2, 2)
-    assert not weak.satisfies(loss, 8)
+    assert not weak.costs_at_most(loss, 8)
     pair = [noise.threshold + 100, noise.threshold + 100], [noise.threshold + 102, noise.threshold + 102]
     assert delta_at(noise, epsilon, *pair) <= delta
     assert delta_at(weak, epsilon, *pair) > delta
@@ -408,7 +409,7 @@ def test_other_counts_are_refused(counts: Any) -> None:
 def test_wrong_numbers_are_refused(wrong: tuple[int, int, int, int]) -> None:
     with pytest.raises(MechanismError):
         ThresholdedGaussian(*wrong)
-    with pytest.raises(MechanismError, match="delta > 0"):
+    with rejects(MechanismError, raised_in="ThresholdedGaussian.for_loss"):
         ThresholdedGaussian.for_loss(Loss.pure(Fraction(1)), squared_l2=1, max_contribution=1, max_changed_keys=1)
 
 
@@ -471,7 +472,7 @@ def test_the_door_charges_epsilon_and_delta() -> None:
     with Door(plan_of(step), ledger) as door:
         places, _ = door.release_above_threshold(step, np.array([1, 10**6, 1]))
         assert places.tolist() == [1]
-        with pytest.raises(PlanError, match="passed already"):
+        with rejects(PlanError, raised_in="Door._admit_step"):
             door.release_above_threshold(step, np.array([1]))
         with pytest.raises((PlanError, UseError)):
             door.release_counts(step, np.array([1]))

@@ -27,7 +27,7 @@ def plan_of(epsilon: float = 1.0) -> Plan:
 
 
 def release_of(ledger: Ledger | None, epsilon: float = 1.0) -> Release:
-    return Release.of(plan_of(epsilon), ledger, [[0.5]])
+    return Release.for_plan(plan_of(epsilon), ledger, [[0.5]])
 
 
 def zeros(door: Any) -> Any:

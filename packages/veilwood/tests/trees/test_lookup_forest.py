@@ -55,7 +55,7 @@ def test_a_model_predicts_alike_after_a_copy_and_forgets_its_tables() -> None:
     schema, X, y = vw.datasets.balance_scale()
     model = vw.PrivateForestClassifier(schema, epsilon=20, random_state=0).fit(X, y)
     before = pickle.dumps(model)
-    said = model.predict_proba(X)
+    values = model.predict_proba(X)
     assert model.model_.lookup_forest is not None
     assert pickle.dumps(model) == before  # whether anything was predicted is not told
-    assert np.array_equal(pickle.loads(before).predict_proba(X), said)
+    assert np.array_equal(pickle.loads(before).predict_proba(X), values)

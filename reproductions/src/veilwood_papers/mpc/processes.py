@@ -190,7 +190,7 @@ def _mpyc_runtime(party: int, ports: Sequence[int]) -> Any:
         try:
             from mpyc.runtime import setup
         except ImportError:
-            raise SetupError("MPyC is not installed. Hint: pip install 'veilwood[papers]'") from None
+            raise SetupError("MPyC is not installed. Hint: run pip install 'veilwood[papers]'") from None
 
         sys.argv = ["veilwood", *addresses, "-I", str(party), "--no-log"]
         runtime = setup()

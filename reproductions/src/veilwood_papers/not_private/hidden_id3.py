@@ -7,8 +7,12 @@ tree with a guarantee is in ``veilwood_secure.protocols.hidden_trees``, its plan
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from fractions import Fraction
+from typing import Any, ClassVar, Final, Literal
+
+import numpy as np
 
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
@@ -20,6 +24,7 @@ from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.protocols.hidden_forest import HiddenPlan, forest_layout, plan_hidden_forest
 from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, draw_tree_noise, grow_hidden_tree
+from veilwood_secure.protocols.noise import weight_steps
 from veilwood_secure.protocols.public_trees import (
     SelectFeatures,
     SelectLabels,
@@ -38,6 +43,33 @@ EXACT_SPLITS_REASON: Final = (
 )
 
 
+LEAF_MECHANISMS: Final = {
+    "laplace": "discrete Laplace noise on class counts of leaves",
+    "exponential": "classes of leaves by the exponential mechanism",
+}
+"""The two leaf updates of the paper (section A.2.4), as certificates describe them."""
+
+
+def check_leaf_mechanism(name: str, value: Any) -> Literal["laplace", "exponential"]:
+    """Return one of the paper's leaf mechanisms; raise ParameterError for any other value."""
+    if value not in LEAF_MECHANISMS:
+        raise ParameterError(name, value, f"must be {' or '.join(LEAF_MECHANISMS)}")
+    return value  # type: ignore[no-any-return]  # checked above
+
+
+def recipe_as_published(
+    domain: Domain, epsilon: Fraction, depth: int, leaves: Literal["laplace", "exponential"]
+) -> Recipe:
+    """Return the recipe of ODP+FMPC-ID3: splits without noise, and all of the paper's epsilon on the leaves.
+
+    Raise MechanismError if exponential leaves need more comparisons than servers can hold.
+    """
+    recipe = Recipe(domain, (None,) * depth, 1 / epsilon, leaf_mechanism=leaves)
+    if leaves == "exponential":
+        weight_steps(epsilon, domain.n_classes * recipe.n_nodes(depth))
+    return recipe
+
+
 class ExactHiddenSplitTreeNotPrivate:
     """Hidden tree with the exact best splits, as Algorithms 1 to 4 print it. NOT PRIVATE.
 
@@ -52,6 +84,8 @@ class ExactHiddenSplitTreeNotPrivate:
         Inverse scale of the noise on the class counts of leaves. It is not a privacy loss.
     max_depth : int
         Number of levels of splits.
+    leaves : {"laplace", "exponential"}
+        How classes of leaves are selected: by Laplace noise on counts, or by the exponential mechanism on shares.
 
     Notes
     -----
@@ -66,13 +100,15 @@ class ExactHiddenSplitTreeNotPrivate:
     False
     """
 
-    def __init__(self, schema: Any, *, epsilon_in_paper: float = 1.0, max_depth: int = 3) -> None:
+    def __init__(
+        self, schema: Any, *, epsilon_in_paper: float = 1.0, max_depth: int = 3, leaves: str = "laplace"
+    ) -> None:
         self.schema = Schema.resolve(schema)
         self.epsilon_in_paper = exact_fraction(epsilon_in_paper, "epsilon_in_paper")
         if self.epsilon_in_paper <= 0:
             raise ParameterError("epsilon_in_paper", epsilon_in_paper, "must be above 0")
-        self.recipe = Recipe(
-            Domain.from_schema(self.schema), (None,) * max_depth, 1 / self.epsilon_in_paper, leaf_distribution="laplace"
+        self.recipe = recipe_as_published(
+            Domain.from_schema(self.schema), self.epsilon_in_paper, max_depth, check_leaf_mechanism("leaves", leaves)
         )
 
     @property
@@ -82,7 +118,7 @@ class ExactHiddenSplitTreeNotPrivate:
         spend = Spend("none", 0, sound.loss, "not", not_private=EXACT_SPLITS_REASON)
         certificate = build_certificate(sound, spend, ServerParticipation("sampled", "rows"))
         return replace(
-            certificate, mechanism="exact splits, discrete Laplace noise on class counts of leaves", composition=()
+            certificate, mechanism=f"exact splits, {LEAF_MECHANISMS[self.recipe.leaf_mechanism]}", composition=()
         )
 
     def train(self, engine: Engine, records: SharedRows) -> HiddenTree:
@@ -108,20 +144,27 @@ class ExactTreesNotPrivate(PublicTrees):
 
 
 class ExactHiddenSplitsNotPrivate(HiddenForest):
-    """ODP+FMPC-ID3 as published: hidden exact splits, with noise only at the leaves. NOT PRIVATE."""
+    """ODP+FMPC-ID3 as published: hidden exact splits, with noise only at the leaves. NOT PRIVATE.
+
+    The setting ``leaves`` is "laplace" or "exponential", the paper's two leaf updates.
+    """
 
     not_private = EXACT_SPLITS_REASON
+    settings: ClassVar[Mapping[str, Any]] = {**HiddenForest.settings, "leaves": "laplace"}
 
     def _make_plan(self) -> HiddenPlan:
         chosen = complete_settings(self.task, self.settings)
         depth, n_trees = int(chosen["max_depth"]), int(chosen["n_trees"])
-        recipe = Recipe(self.domain, (None,) * depth, 1 / self.task.exact_epsilon, leaf_distribution="laplace")
+        leaves = check_leaf_mechanism("leaves", chosen["leaves"])
+        if leaves == "exponential":
+            self.ring = np.uint64  # products of weights and uniform numbers need long words
+        recipe = recipe_as_published(self.domain, self.task.exact_epsilon, depth, leaves)
         loss = Loss.unbounded()
         step = Step("classes of leaves", loss, None, 1, (n_trees * recipe.n_nodes(depth), self.domain.n_classes))
         plan = Plan(
             estimator=type(self).__name__, loss=loss, neighbours=Neighbours(), steps=(step,),
             released="predictions of a forest that stays in shares, whose splits are exact",
             schema_name=self.schema.name, schema_hash=self.schema.fingerprint(),
-            layout=forest_layout(recipe, n_trees), expected_leaf_mse=0.0,
+            layout=forest_layout(recipe, n_trees), expected_leaf_mse=0.0, notes={"leaves": LEAF_MECHANISMS[leaves]},
         )  # fmt: skip
         return HiddenPlan(plan, recipe, n_trees)

@@ -6,6 +6,7 @@ Sources of rows are in ``source``, the work on a partition in ``worker``.
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,18 +17,7 @@ import pandas as pd
 import pyarrow as pa
 
 from veilwood.errors import OutOfSchemaError
-from veilwood_engines.cluster.worker import (
-    BATCH_ROWS,
-    PREDICTION,
-    PROBABILITY,
-    PartialSums,
-    PartitionState,
-    append_predictions,
-    label_type,
-    pack_part,
-    select_features,
-    sum_packed,
-)
+from veilwood_engines.cluster import worker
 
 FAN_IN: Final = 8  # partial sums that one task adds up, and so holds in memory; Spark hands as many to the driver
 
@@ -35,10 +25,10 @@ FAN_IN: Final = 8  # partial sums that one task adds up, and so holds in memory;
 class PersistedPartitions(Protocol):
     """Persisted states of all partitions of a frame."""
 
-    def update(self, function: Callable[[PartitionState], PartitionState]) -> PersistedPartitions:
+    def update(self, function: Callable[[worker.PartitionState], worker.PartitionState]) -> PersistedPartitions:
         """Return the updated states of all partitions; the present ones are released."""
 
-    def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
+    def aggregate(self, query: Callable[[worker.PartitionState], worker.PartialSums]) -> worker.PartialSums:
         """Return the sum of a query over all partitions."""
 
     def close(self) -> None:
@@ -53,14 +43,25 @@ class DaskPartitions:
 
         self._tasks = persist(*tasks)
 
-    def update(self, function: Callable[[PartitionState], PartitionState]) -> DaskPartitions:
+    @classmethod
+    def joined(cls, tasks: Sequence[Any]) -> DaskPartitions:
+        """Persist tasks that return lists of states, then join the lists so that each thread has one.
+
+        A fit of PrivateForest passes over the states hundreds of times, and a task costs about a millisecond.
+        """
+        from dask import delayed, persist
+
+        tasks = persist(*tasks)
+        return cls([delayed(_join_lists)(*group) for group in _group_by_thread(tasks)])
+
+    def update(self, function: Callable[[worker.PartitionState], worker.PartitionState]) -> DaskPartitions:
         """Return the updated states of all partitions."""
         from dask import delayed
 
         shared = delayed(function, traverse=False)  # sent once, not with every task
         return DaskPartitions([delayed(_call_on_state)(shared, task) for task in self._tasks])
 
-    def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
+    def aggregate(self, query: Callable[[worker.PartitionState], worker.PartialSums]) -> worker.PartialSums:
         """Sum in a tree of tasks."""
         from dask import delayed
 
@@ -72,13 +73,40 @@ class DaskPartitions:
         self._tasks = ()
 
 
-def sum_with_dask(parts: list[Any]) -> PartialSums:
+def _group_by_thread(tasks: Sequence[Any]) -> list[list[Any]]:
+    """Group persisted tasks by the worker that holds their result, with one group per thread of it."""
+    places, threads = dict.fromkeys(range(len(tasks)), ""), {"": os.cpu_count() or 1}
+    try:
+        from distributed import futures_of, wait
+
+        futures = futures_of(tasks)
+    except ImportError:
+        futures = []
+    if futures:  # otherwise the tasks were computed in this process
+        wait(futures)
+        client = futures[0].client
+        holders = client.who_has(futures)
+        threads |= client.nthreads()
+        places = {i: next(iter(holders.get(future.key, ())), "") for i, future in enumerate(futures)}
+    groups = []
+    for place in sorted(set(places.values())):
+        held = [tasks[i] for i, where in places.items() if where == place]
+        n_groups = threads.get(place, 1)
+        groups += [held[i::n_groups] for i in range(min(n_groups, len(held)))]
+    return groups
+
+
+def _join_lists(*lists: list[worker.PartitionState]) -> list[worker.PartitionState]:
+    return [state for states in lists for state in states]
+
+
+def sum_with_dask(parts: list[Any]) -> worker.PartialSums:
     """Sum the results of tasks in a tree of tasks."""
     from dask import delayed
 
     while len(parts) > 1:
-        parts = [delayed(PartialSums.total)(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-    total: PartialSums = parts[0].compute()
+        parts = [delayed(worker.PartialSums.total)(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+    total: worker.PartialSums = parts[0].compute()
     return total
 
 
@@ -90,20 +118,20 @@ class SparkPartitions:
 
         self._elements, self._before = elements.persist(StorageLevel.MEMORY_AND_DISK), before
 
-    def update(self, function: Callable[[PartitionState], PartitionState]) -> SparkPartitions:
+    def update(self, function: Callable[[worker.PartitionState], worker.PartitionState]) -> SparkPartitions:
         """Return the updated states of all partitions."""
         return SparkPartitions(self._elements.map(lambda held: pickle.dumps(function(pickle.loads(held)))), self)
 
-    def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
+    def aggregate(self, query: Callable[[worker.PartitionState], worker.PartialSums]) -> worker.PartialSums:
         """Sum on the workers first."""
 
-        def add(parts: Any) -> Any:
-            yield pickle.dumps(PartialSums.total(map(pickle.loads, parts)))
+        def add_parts(parts: Any) -> Any:
+            yield pickle.dumps(worker.PartialSums.total(map(pickle.loads, parts)))
 
         answers = self._elements.map(lambda held: pickle.dumps(query(pickle.loads(held))))
         if answers.getNumPartitions() > FAN_IN:
-            answers = answers.mapPartitions(add).coalesce(FAN_IN)
-        total = PartialSums.total(map(pickle.loads, answers.mapPartitions(add).collect()))
+            answers = answers.mapPartitions(add_parts).coalesce(FAN_IN)
+        total = worker.PartialSums.total(map(pickle.loads, answers.mapPartitions(add_parts).collect()))
         if self._before is not None:
             self._before.close()
             self._before = None
@@ -122,14 +150,14 @@ class RayPartitions:
     def __init__(self, objects: Sequence[Any]) -> None:
         self._objects = list(objects)
 
-    def update(self, function: Callable[[PartitionState], PartitionState]) -> RayPartitions:
+    def update(self, function: Callable[[worker.PartitionState], worker.PartitionState]) -> RayPartitions:
         """Return the updated states of all partitions."""
         import ray
 
         run, shared = ray.remote(_call_on_state), ray.put(function)
         return RayPartitions([run.remote(shared, held) for held in self._objects])
 
-    def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
+    def aggregate(self, query: Callable[[worker.PartitionState], worker.PartialSums]) -> worker.PartialSums:
         """Sum in a tree of tasks."""
         import ray
 
@@ -141,14 +169,14 @@ class RayPartitions:
         self._objects = []
 
 
-def sum_with_ray(parts: list[Any]) -> PartialSums:
+def sum_with_ray(parts: list[Any]) -> worker.PartialSums:
     """Sum objects in a tree of tasks."""
     import ray
 
     add = ray.remote(_total_parts)
     while len(parts) > 1:
         parts = [add.remote(*parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-    return PartialSums.total(ray.get(parts))
+    return worker.PartialSums.total(ray.get(parts))
 
 
 class BucketedPartitions:
@@ -157,11 +185,11 @@ class BucketedPartitions:
     def __init__(self, partitions: PersistedPartitions) -> None:
         self._partitions = partitions
 
-    def update(self, function: Callable[[PartitionState], PartitionState]) -> BucketedPartitions:
+    def update(self, function: Callable[[worker.PartitionState], worker.PartitionState]) -> BucketedPartitions:
         """Return the updated states of all buckets."""
         return BucketedPartitions(self._partitions.update(partial(_update_each, function)))
 
-    def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
+    def aggregate(self, query: Callable[[worker.PartitionState], worker.PartialSums]) -> worker.PartialSums:
         """Return the sum of a query over all buckets."""
         return self._partitions.aggregate(partial(_query_each, query))
 
@@ -170,20 +198,20 @@ class BucketedPartitions:
         self._partitions.close()
 
 
-def _update_each(function: Callable[[PartitionState], PartitionState], buckets: Any) -> Any:
+def _update_each(function: Callable[[worker.PartitionState], worker.PartitionState], buckets: Any) -> Any:
     return [function(bucket) for bucket in buckets]
 
 
-def _query_each(query: Callable[[PartitionState], PartialSums], buckets: Any) -> PartialSums:
-    return PartialSums.total(map(query, buckets))
+def _query_each(query: Callable[[worker.PartitionState], worker.PartialSums], buckets: Any) -> worker.PartialSums:
+    return worker.PartialSums.total(map(query, buckets))
 
 
-def _call_on_state(work: Callable[[PartitionState], Any], state: PartitionState) -> Any:
+def _call_on_state(work: Callable[[worker.PartitionState], Any], state: worker.PartitionState) -> Any:
     return work(state)
 
 
-def _total_parts(*parts: PartialSums) -> PartialSums:
-    return PartialSums.total(parts)
+def _total_parts(*parts: worker.PartialSums) -> worker.PartialSums:
+    return worker.PartialSums.total(parts)
 
 
 def predict_frame(method: Callable[..., Any], estimator: Any, X: Any) -> Any:
@@ -195,7 +223,7 @@ def predict_frame(method: Callable[..., Any], estimator: Any, X: Any) -> Any:
     model = object.__new__(type(estimator))
     own = {name: value for name, value in vars(estimator).items() if name != "_unfinished"}  # exact counts stay here
     vars(model).update(own, ledger=None, n_jobs=1)  # workers spend nothing, and each runs one thread
-    name = PROBABILITY if method.__name__ == "predict_proba" else PREDICTION
+    name = worker.PROBABILITY if method.__name__ == "predict_proba" else worker.PREDICTION
     return find_engine(X).predict(X, partial(method, model), model, name)
 
 
@@ -227,23 +255,25 @@ class ClusterEngine(Protocol):
     def select_columns(self, frame: Any, names: list[str]) -> Any:
         """Select columns."""
 
-    def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
+    def aggregate_partitions(
+        self, frame: Any, work: Callable[[int, Iterable[Any]], worker.PartialSums]
+    ) -> worker.PartialSums:
         """Run ``work`` on each partition and sum the results."""
 
     def aggregate_buckets(
         self, frame: Any, encode: Callable[[Iterable[Any]], Iterator[pa.Table]], schema: pa.Schema,
-        work: Callable[[pa.Table], PartialSums],
-    ) -> PartialSums:  # fmt: skip
+        work: Callable[[pa.Table], worker.PartialSums],
+    ) -> worker.PartialSums:  # fmt: skip
         """Encode, group each bucket by the engine's own group-by, run ``work`` on each bucket and sum the results."""
 
     def persist_partitions(
-        self, frame: Any, work: Callable[[int, Iterable[Any]], PartitionState]
+        self, frame: Any, work: Callable[[int, Iterable[Any]], worker.PartitionState]
     ) -> PersistedPartitions:
         """Run ``work`` on each partition and keep the results on the workers."""
 
     def persist_buckets(
         self, frame: Any, encode: Callable[[Iterable[Any]], Iterator[pa.Table]], schema: pa.Schema,
-        work: Callable[[pa.Table], PartitionState],
+        work: Callable[[pa.Table], worker.PartitionState],
     ) -> PersistedPartitions:  # fmt: skip
         """Encode, group each bucket, run ``work`` on each and keep the results on the workers."""
 
@@ -254,6 +284,10 @@ class ClusterEngine(Protocol):
 def _run_on_partition(work: Any, partition: int, rows: Any) -> Any:
     """Run ``work`` on a partition that an engine passes as one table."""
     return work(partition, [rows])
+
+
+def _list_state(work: Any, partition: int, rows: Any) -> list[worker.PartitionState]:
+    return [work(partition, [rows])]
 
 
 # -- Dask -------------------------------------------------------------------------------------------------------------
@@ -285,28 +319,30 @@ class Dask:
         """Select columns."""
         return frame[names]
 
-    def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
+    def aggregate_partitions(
+        self, frame: Any, work: Callable[[int, Iterable[Any]], worker.PartialSums]
+    ) -> worker.PartialSums:
         """Run ``work`` on each partition and sum in a tree of tasks."""
         return sum_with_dask(self._make_tasks(frame, _run_on_partition, work))
 
     def aggregate_buckets(
-        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartialSums]
-    ) -> PartialSums:
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], worker.PartialSums]
+    ) -> worker.PartialSums:
         """Shuffle encoded rows so that each bucket is in one partition."""
         return sum_with_dask(self._make_tasks(self._shuffle_by_bucket(frame, encode, schema), _sum_buckets, work))
 
     def persist_partitions(
-        self, frame: Any, work: Callable[[int, Iterable[Any]], PartitionState]
+        self, frame: Any, work: Callable[[int, Iterable[Any]], worker.PartitionState]
     ) -> PersistedPartitions:
         """Persist what ``work`` returns for each partition."""
-        return DaskPartitions(self._make_tasks(frame, _run_on_partition, work))
+        return BucketedPartitions(DaskPartitions.joined(self._make_tasks(frame, _list_state, work)))
 
     def persist_buckets(
-        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartitionState]
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], worker.PartitionState]
     ) -> PersistedPartitions:
         """Persist a list of buckets for each partition of the shuffled rows, as one."""
         tasks = self._make_tasks(self._shuffle_by_bucket(frame, encode, schema), _run_on_buckets, work)
-        return BucketedPartitions(DaskPartitions(tasks))
+        return BucketedPartitions(DaskPartitions.joined(tasks))
 
     def _shuffle_by_bucket(self, frame: Any, encode: Any, schema: pa.Schema) -> Any:
         meta = schema.empty_table().to_pandas()
@@ -320,10 +356,10 @@ class Dask:
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Return a series, or a frame with a column for each class."""
-        if name == PROBABILITY:
+        if name == worker.PROBABILITY:
             meta: Any = pd.DataFrame(columns=list(model.classes_), dtype=float)
         else:
-            meta = pd.Series([], dtype=label_type(model).to_pandas_dtype(), name=name)
+            meta = pd.Series([], dtype=worker.label_type(model).to_pandas_dtype(), name=name)
         return frame.map_partitions(_predict_frame, model, method, meta, meta=meta)
 
 
@@ -335,8 +371,8 @@ def _walk_expressions(frame: Any) -> Iterator[Any]:
         yield from (inner for part in fused for inner in part if hasattr(inner, "operands"))
 
 
-def _sum_buckets(work: Any, partition: int, rows: pd.DataFrame) -> PartialSums:
-    return PartialSums.total(_run_on_buckets(work, partition, rows))
+def _sum_buckets(work: Any, partition: int, rows: pd.DataFrame) -> worker.PartialSums:
+    return worker.PartialSums.total(_run_on_buckets(work, partition, rows))
 
 
 def _run_on_buckets(work: Any, partition: int, rows: pd.DataFrame) -> list[Any]:
@@ -352,7 +388,7 @@ def _encode_frame(rows: pd.DataFrame, encode: Any, schema: pa.Schema) -> pd.Data
 def _predict_frame(rows: pd.DataFrame, model: Any, method: Callable[[Any], Any], meta: Any) -> Any:
     if not len(rows):
         return meta
-    out = method(select_features(model, rows))
+    out = method(worker.select_features(model, rows))
     if isinstance(meta, pd.DataFrame):
         return pd.DataFrame(out, index=rows.index, columns=meta.columns)
     return pd.Series(out, index=rows.index, name=meta.name, dtype=meta.dtype)
@@ -381,71 +417,75 @@ class Spark:
         """Select columns."""
         return frame.select(*(f"`{name}`" for name in names))
 
-    def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
+    def aggregate_partitions(
+        self, frame: Any, work: Callable[[int, Iterable[Any]], worker.PartialSums]
+    ) -> worker.PartialSums:
         """Run ``work`` on each partition and sum in two stages."""
 
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def aggregate_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
-            yield from pack_part(work(TaskContext.get().partitionId(), batches)).to_batches()
+            yield from worker.pack_part(work(TaskContext.get().partitionId(), batches)).to_batches()
 
-        return self._sum_parts(frame.mapInArrow(run, "part binary"))
+        return self._sum_parts(frame.mapInArrow(aggregate_batches, "part binary"))
 
     def aggregate_buckets(
-        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartialSums]
-    ) -> PartialSums:
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], worker.PartialSums]
+    ) -> worker.PartialSums:
         """Group encoded rows by bucket."""
         groups = self._group_by_bucket(frame, encode, schema)
-        return self._sum_parts(groups.applyInArrow(lambda table: pack_part(work(table)), "part binary"))
+        return self._sum_parts(groups.applyInArrow(lambda table: worker.pack_part(work(table)), "part binary"))
 
     def _group_by_bucket(self, frame: Any, encode: Any, schema: pa.Schema) -> Any:
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def encode_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for table in encode(batches):
                 yield from table.to_batches()
 
         columns = ", ".join(f"{name} {'string' if name == 'id' else 'int'}" for name in schema.names)
-        return frame.mapInArrow(run, columns).groupBy("bucket")
+        return frame.mapInArrow(encode_batches, columns).groupBy("bucket")
 
     def persist_partitions(
-        self, frame: Any, work: Callable[[int, Iterable[Any]], PartitionState]
+        self, frame: Any, work: Callable[[int, Iterable[Any]], worker.PartitionState]
     ) -> PersistedPartitions:
         """Persist what ``work`` returns for each partition."""
 
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def persist_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
-            yield from pack_part(work(TaskContext.get().partitionId(), batches)).to_batches()
+            yield from worker.pack_part(work(TaskContext.get().partitionId(), batches)).to_batches()
 
-        return SparkPartitions(frame.mapInArrow(run, "part binary").rdd.map(_part_bytes))
+        return SparkPartitions(frame.mapInArrow(persist_batches, "part binary").rdd.map(_part_bytes))
 
     def persist_buckets(
-        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartitionState]
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], worker.PartitionState]
     ) -> PersistedPartitions:
         """Persist what ``work`` returns for each bucket."""
         groups = self._group_by_bucket(frame, encode, schema)
         return SparkPartitions(
-            groups.applyInArrow(lambda table: pack_part(work(table)), "part binary").rdd.map(_part_bytes)
+            groups.applyInArrow(lambda table: worker.pack_part(work(table)), "part binary").rdd.map(_part_bytes)
         )
 
-    def _sum_parts(self, cells: Any) -> PartialSums:
-        def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _sum_parts(self, cells: Any) -> worker.PartialSums:
+        def sum_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             parts = (part for batch in batches for part in batch.column(0).to_pylist())
-            yield from pack_part(sum_packed(parts)).to_batches()
+            yield from worker.pack_part(worker.sum_packed(parts)).to_batches()
 
-        return sum_packed(row.part for row in cells.repartition(FAN_IN).mapInArrow(add, "part binary").collect())
+        return worker.sum_packed(
+            row.part for row in cells.repartition(FAN_IN).mapInArrow(sum_batches, "part binary").collect()
+        )
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Return the frame with one more column."""
         from pyspark.sql.types import StructType
 
-        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        def predict_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                yield append_predictions(model, method, name, batch)
+                yield worker.append_predictions(model, method, name, batch)
 
-        arrow = str(label_type(model))
+        arrow = str(worker.label_type(model))
         kind = {"int64": "bigint", "bool": "boolean"}.get(arrow, arrow)
-        added = StructType.fromDDL(f"{name} {'array<double>' if name == PROBABILITY else kind}")
-        return frame.mapInArrow(run, StructType([*frame.schema.fields, *added.fields]))
+        added = StructType.fromDDL(f"{name} {'array<double>' if name == worker.PROBABILITY else kind}")
+        return frame.mapInArrow(predict_batches, StructType([*frame.schema.fields, *added.fields]))
 
 
 def _relation_infers_types(leaf: Any) -> bool:
@@ -492,24 +532,26 @@ class Ray:
         frame.context.execution_options.preserve_order = True
         return frame.materialize()
 
-    def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
+    def aggregate_partitions(
+        self, frame: Any, work: Callable[[int, Iterable[Any]], worker.PartialSums]
+    ) -> worker.PartialSums:
         """Run ``work`` on each block and sum in a tree of tasks."""
         return sum_with_ray(self._make_tasks(frame, work))
 
     def aggregate_buckets(
-        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartialSums]
-    ) -> PartialSums:
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], worker.PartialSums]
+    ) -> worker.PartialSums:
         """Group encoded rows by bucket."""
-        return sum_packed(row["part"] for row in self._map_buckets(frame, encode, schema, work).iter_rows())
+        return worker.sum_packed(row["part"] for row in self._map_buckets(frame, encode, schema, work).iter_rows())
 
     def persist_partitions(
-        self, frame: Any, work: Callable[[int, Iterable[Any]], PartitionState]
+        self, frame: Any, work: Callable[[int, Iterable[Any]], worker.PartitionState]
     ) -> PersistedPartitions:
         """Keep what ``work`` returns for each block in Ray's object store."""
         return RayPartitions(self._make_tasks(frame, work))
 
     def persist_buckets(
-        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartitionState]
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], worker.PartitionState]
     ) -> PersistedPartitions:
         """Keep what ``work`` returns for each bucket in Ray's object store."""
         import ray
@@ -525,23 +567,23 @@ class Ray:
         return [run.remote(shared, i, block) for i, block in enumerate(frame.to_arrow_refs())]
 
     def _map_buckets(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Any]) -> Any:
-        def run(table: pa.Table) -> pa.Table:
+        def encode_bucket(table: pa.Table) -> pa.Table:
             return pa.concat_tables([schema.empty_table(), *encode([table])])
 
         arrow = {"batch_format": "pyarrow"}
-        encoded = frame.map_batches(run, batch_size=None, **arrow)
+        encoded = frame.map_batches(encode_bucket, batch_size=None, **arrow)
         return encoded.groupby("bucket", num_partitions=max(2, frame.num_blocks())).map_groups(
-            lambda table: pack_part(work(table)), **arrow
+            lambda table: worker.pack_part(work(table)), **arrow
         )
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Return the data set with one more column."""
 
-        def run(table: pa.Table) -> pa.Table:
-            return append_predictions(model, method, name, table)
+        def predict_table(table: pa.Table) -> pa.Table:
+            return worker.append_predictions(model, method, name, table)
 
-        return frame.map_batches(run, batch_size=BATCH_ROWS, batch_format="pyarrow")
+        return frame.map_batches(predict_table, batch_size=worker.BATCH_ROWS, batch_format="pyarrow")
 
 
-def _unpack_buckets(block: pa.Table) -> list[PartitionState]:
+def _unpack_buckets(block: pa.Table) -> list[worker.PartitionState]:
     return [pickle.loads(cell) for cell in block.column("part").to_pylist()]

@@ -31,20 +31,8 @@ from veilwood.privacy import entropy
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.trees.counting import Assignment
+from veilwood_engines.cluster import worker
 from veilwood_engines.cluster.engines import ClusterEngine, PersistedPartitions
-from veilwood_engines.cluster.worker import (
-    Addable,
-    NumberedBatches,
-    PartialSums,
-    count_rows,
-    create_state,
-    encode_with_id,
-    encoded_schema,
-    query_state,
-    read_bucket,
-    read_tables,
-    update_state,
-)
 
 
 def open_frame(
@@ -86,7 +74,7 @@ class ClusterSource(Source):
     ) -> ClusterSource:
         """Make a source of a frame that has only the required columns."""
 
-        def read() -> Iterator[Any]:
+        def reject_reading() -> Iterator[Any]:
             raise UseError(
                 f"the rows of a {engine.name} frame stay on the cluster, but this method needs them here. "
                 "Hint: pass files, or a sample in memory."
@@ -94,7 +82,9 @@ class ClusterSource(Source):
 
         salt = 0 if cap is None else int(entropy.random_integers(1)[0])
         # The number of partitions is known only after a pass, so leave room for any.
-        return cls(read, n_partitions=1 << 32, _frame=EncodedFrame(engine, frame, encoding, cap, invalid, salt))
+        return cls(
+            reject_reading, n_partitions=1 << 32, _frame=EncodedFrame(engine, frame, encoding, cap, invalid, salt)
+        )
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
         """Count on the workers. They decide about threads, so ``n_jobs`` has no effect."""
@@ -108,7 +98,7 @@ class ClusterSource(Source):
         make_filtered = make if self._filter is None else partial(_make_filtered, make, self._filter)
         return PersistedRows(self._frame, make_filtered)
 
-    def part(self, row_filter: RowFilter) -> ClusterSource:
+    def select_part(self, row_filter: RowFilter) -> ClusterSource:
         """Return the rows that a filter keeps."""
         return replace(self, _filter=row_filter)
 
@@ -136,11 +126,13 @@ class PersistedRows:
 
     def update(self, function: Callable[[Any], Any]) -> None:
         """Update the state of every partition."""
-        self._partitions = self._current_partitions().update(partial(update_state, function))
+        self._partitions = self._current_partitions().update(partial(worker.update_state, function))
 
-    def aggregate(self, query: Callable[[Any], Addable]) -> Any:
+    def aggregate(self, query: Callable[[Any], worker.Addable]) -> Any:
         """Return the sum of a query over all partitions: exact, hence private."""
-        return self._frame.run_checked(lambda: self._current_partitions().aggregate(partial(query_state, query))).sums
+        return self._frame.run_checked(
+            lambda: self._current_partitions().aggregate(partial(worker.query_state, query))
+        ).sums
 
     def close(self) -> None:
         """Release all states."""
@@ -166,37 +158,39 @@ class EncodedFrame:
     salt: int
     checksums: dict[int, tuple[int, int]] = field(default_factory=dict)
 
-    def run_count(self, count: Count) -> PartialSums:
+    def run_count(self, count: Count) -> worker.PartialSums:
         """Count on the workers."""
         if self.cap is None:
-            return self.engine.aggregate_partitions(self.frame, partial(count_rows, count, self._table_reader))
+            return self.engine.aggregate_partitions(self.frame, partial(worker.count_rows, count, self._table_reader))
         return self.engine.aggregate_buckets(
-            self.frame, *self._id_encoder, partial(count_rows, count, self._bucket_reader)
+            self.frame, *self._id_encoder, partial(worker.count_rows, count, self._bucket_reader)
         )
 
     def persist_states(self, make: Callable[[list[Batch]], Any]) -> PersistedPartitions:
         """Keep the states built from rows on the workers."""
         if self.cap is None:
-            return self.engine.persist_partitions(self.frame, partial(create_state, make, self._table_reader))
+            return self.engine.persist_partitions(self.frame, partial(worker.create_state, make, self._table_reader))
         return self.engine.persist_buckets(
-            self.frame, *self._id_encoder, partial(create_state, make, self._bucket_reader)
+            self.frame, *self._id_encoder, partial(worker.create_state, make, self._bucket_reader)
         )
 
     @property
-    def _table_reader(self) -> Callable[..., NumberedBatches]:
-        return partial(read_tables, self.encoding, self.invalid)
+    def _table_reader(self) -> Callable[..., worker.NumberedBatches]:
+        return partial(worker.read_tables, self.encoding, self.invalid)
 
     @property
-    def _bucket_reader(self) -> Callable[..., NumberedBatches]:
+    def _bucket_reader(self) -> Callable[..., worker.NumberedBatches]:
         assert self.cap is not None
-        return partial(read_bucket, self.cap, self.salt)
+        return partial(worker.read_bucket, self.cap, self.salt, self.encoding.time_index)
 
     @property
     def _id_encoder(self) -> tuple[Callable[[Iterable[Any]], Iterator[pa.Table]], pa.Schema]:
         assert self.cap is not None
-        return partial(encode_with_id, self.encoding, self.cap, self.invalid), encoded_schema(self.encoding)
+        return partial(worker.encode_with_id, self.encoding, self.cap, self.invalid), worker.encoded_schema(
+            self.encoding
+        )
 
-    def run_checked(self, run: Callable[[], PartialSums]) -> PartialSums:
+    def run_checked(self, run: Callable[[], worker.PartialSums]) -> worker.PartialSums:
         """Run work on the cluster and raise FileError if rows moved or changed since an earlier pass."""
         with _redact_engine_errors(self.engine):
             total = run()

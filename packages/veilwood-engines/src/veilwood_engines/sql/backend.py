@@ -14,34 +14,11 @@ from typing import Final, assert_never
 import numpy as np
 
 from veilwood.arrays import Int32s, Ints
-from veilwood.data.counts import (
-    ALL_ROWS,
-    Axis,
-    CellQuery,
-    ClassesByCell,
-    ContingencyTable,
-    EvidenceGain,
-    GradientSums,
-    ResidualHistogram,
-    RowBackend,
-    RowQuery,
-    RowsByCell,
-    Split,
-    TargetSums,
-    split_by_code,
-)
+from veilwood.data import counts
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import MechanismError, UseError
+from veilwood.forests.adaptive import row_backend
 from veilwood.forests.adaptive.contingency import BinnedColumn
-from veilwood.forests.adaptive.row_backend import (
-    EXP_TABLE,
-    GRADIENT_UNITS,
-    LEVEL_UNITS,
-    MAX_SCORE,
-    SCORE_UNITS,
-    ScoredTable,
-    row_gradients,
-)
 from veilwood.privacy.entropy import secret_key
 from veilwood_engines.sql.cell_sql import BinSqlWriter, join_selects
 from veilwood_engines.sql.source import BINS_TABLE, LOOKUP_TABLE, SAMPLE_TABLE, SqlSource
@@ -51,10 +28,10 @@ LOOKUP_ROWS: Final = 4000  # rows of the lookup table that one INSERT writes
 UNITS, SCORED = "veilwood_units", "veilwood_scored"
 MAX_JOINS: Final = 60  # per query; SQLite allows 64 tables
 MAX_JOINT_CELLS: Final = 1024  # cells of a table that covers several
-LOOKUP_RANGE: Final = 10 * SCORE_UNITS  # beyond this score, class probabilities no longer change
+LOOKUP_RANGE: Final = 10 * row_backend.SCORE_UNITS  # beyond this score, class probabilities no longer change
 
 
-class SqlBackend(RowBackend):
+class SqlBackend(counts.RowBackend):
     """Backend that queries rows in a database (``counts.RowBackend``)."""
 
     def __init__(self, columns: Sequence[BinnedColumn], source: SqlSource, n_classes: int) -> None:
@@ -64,20 +41,16 @@ class SqlBackend(RowBackend):
                 "PrivateForest keeps scores in a temporary table, and this account may not create one. "
                 "Hint: run GRANT TEMPORARY ON DATABASE, or fit another estimator."
             )
-        self._execute, self._dialect, self._columns, self._n_classes = (
-            session.execute,
-            session.dialect,
-            columns,
-            n_classes,
-        )
+        self._execute, self._execute_integers = session.execute, session.execute_integers
+        self._dialect, self._columns, self._n_classes = session.dialect, columns, n_classes
         self._outputs = n_classes if n_classes > 2 else 1
         self._writer = BinSqlWriter(session.dialect, rows.encoding, [column.n_bins for column in columns])
-        self._pending: dict[str, list[ScoredTable]] = {BINS_TABLE: []}
+        self._pending: dict[str, list[row_backend.ScoredTable]] = {BINS_TABLE: []}
         encoded = source.make_writer()
         cells = []
         for column in columns:
-            way = Split(column.feature, tuple(column.starts.tolist()), tuple(range(column.n_bins)))
-            cells.append(encoded.cell_expression(CellQuery((way,), column.n_bins)))
+            way = counts.Split(column.feature, tuple(column.starts.tolist()), tuple(range(column.n_bins)))
+            cells.append(encoded.cell_expression(counts.CellQuery((way,), column.n_bins)))
         start = ", ".join(["0"] * self._outputs)
         selected = f"SELECT {', '.join(cells)}, t, {start} FROM ({source.rows_query()}) AS veilwood_from"
         self._execute(f"INSERT INTO {BINS_TABLE} {selected}")
@@ -86,11 +59,11 @@ class SqlBackend(RowBackend):
 
     # -- the protocol ------------------------------------------------------------------------------------------------
 
-    def run(self, query: RowQuery) -> Ints:
+    def run(self, query: counts.RowQuery) -> Ints:
         """Return the result of a query, summed over all rows."""
         return self._run_on(query, BINS_TABLE)
 
-    def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
+    def run_on_sample(self, query: counts.RowQuery, fraction: float) -> tuple[Ints, float]:
         """Run a query on a fraction of the rows, drawn once by a keyed hash; return the fraction too."""
         if SAMPLE_TABLE not in self._pending:
             self._apply_pending(BINS_TABLE)
@@ -104,7 +77,7 @@ class SqlBackend(RowBackend):
             self._pending[SAMPLE_TABLE] = []
         return self._run_on(query, SAMPLE_TABLE), fraction
 
-    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
+    def add_scores(self, table: counts.ContingencyTable, values: Int32s) -> None:
         """Add the value of each row's cell to its scores."""
         for name, steps in self._pending.items():
             steps.append((table, values))
@@ -116,23 +89,23 @@ class SqlBackend(RowBackend):
 
     def _score_columns(self, name: str) -> list[str]:
         """Return expressions of the scores per output, including steps that are not stored yet."""
-        largest, smallest, dialect = str(MAX_SCORE), str(-MAX_SCORE), self._dialect
+        largest, smallest, dialect = str(row_backend.MAX_SCORE), str(-row_backend.MAX_SCORE), self._dialect
         scores = []
         for output in range(self._outputs):
             score = f"s{output}"
             for table, values in self._pending[name]:
-                step = self._writer.rule(self._value_rule(table.axes, values[:, output], 0))
+                step = self._writer.rule_sql(self._value_rule(table.axes, values[:, output], 0))
                 score = dialect.greatest_of(dialect.least_of(f"{score} + {step}", largest), smallest)
             scores.append(score)
         return scores
 
-    def _value_rule(self, axes: Sequence[Axis], values: Int32s, cell: int) -> Split | int:
+    def _value_rule(self, axes: Sequence[counts.Axis], values: Int32s, cell: int) -> counts.Split | int:
         """Return the rule that yields the value of a row's cell, column by column."""
         if not axes:
             return int(values[cell])
         axis = axes[0]
         below = axes[1:]
-        return split_by_code(
+        return counts.split_by_code(
             axis.feature, axis.groups, lambda group: self._value_rule(below, values, cell * axis.size + group)
         )
 
@@ -144,27 +117,29 @@ class SqlBackend(RowBackend):
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    def _run_on(self, query: RowQuery, name: str) -> Ints:
+    def _run_on(self, query: counts.RowQuery, name: str) -> Ints:
+        if self._dialect.engine == "duckdb":  # rewriting one column costs less than planning the steps in each query
+            self._apply_pending(name)
         match query:
-            case RowsByCell(table):
+            case counts.RowsByCell(table):
                 return self._count_cells(self._cell_expression(table), table.n_cells, name)
-            case ClassesByCell(tables, n_classes):
+            case counts.ClassesByCell(tables, n_classes):
                 placed = [f"({self._cell_expression(table)}) * {n_classes} + t" for table in tables]
                 class_sums = self._sum_tables(placed, ["COUNT(*)"], [t.n_cells * n_classes for t in tables], name, "")
                 return np.concatenate([sums[:, 0] for sums in class_sums]).reshape(-1, n_classes)
-            case TargetSums():
+            case counts.TargetSums():
                 rows = self._execute(f"SELECT COUNT(*) AS n, COALESCE(SUM(t), 0) AS s FROM {name}")
                 n, up = next(iter(rows), (0, 0))  # a dry run has no rows
                 return np.array([int(up), TARGET_LEVELS * int(n) - int(up)], np.int64)
-            case ResidualHistogram():
-                residual = f"t * {LEVEL_UNITS} - ({self._score_columns(name)[0]})"
+            case counts.ResidualHistogram():
+                residual = f"t * {row_backend.LEVEL_UNITS} - ({self._score_columns(name)[0]})"
                 marks = [*(int(mark) + 1 for mark in query.marks[:-1])]
                 cases = " ".join(f"WHEN z < {mark} THEN {place}" for place, mark in enumerate(marks))
                 inner = f"(SELECT {residual} AS z FROM {name}) AS veilwood_away"
                 return self._count_cells(f"CASE {cases} ELSE {len(marks)} END" if marks else "0", len(marks) + 1, inner)
-            case GradientSums():
+            case counts.GradientSums():
                 return self._gradient_sums(query, name)
-            case EvidenceGain():
+            case counts.EvidenceGain():
                 return self._evidence_gain(query, name)
         assert_never(query)
 
@@ -182,27 +157,27 @@ class SqlBackend(RowBackend):
         )
         starts, n_cells = np.cumsum([0, *sizes[:-1]]), np.array(sizes)
         for statement in join_selects(selects, prefix):
-            answers = np.array(self._execute(statement), np.int64).reshape(-1, 2 + len(sums))
+            answers = self._execute_integers(statement, 2 + len(sums))
             if ((answers[:, 1] < 0) | (answers[:, 1] >= n_cells[answers[:, 0]])).any():
                 raise MechanismError("a cell index is outside its table and would overwrite another sum.")
             totals[starts[answers[:, 0]] + answers[:, 1]] = answers[:, 2:]
         return np.split(totals, starts[1:])
 
-    def _cell_expression(self, table: ContingencyTable) -> str:
+    def _cell_expression(self, table: counts.ContingencyTable) -> str:
         """Return the expression of a row's cell in a table."""
         stride, parts = table.n_cells, []
         for axis in table.axes:
             stride //= axis.size
-            parts.append(split_by_code(axis.feature, axis.groups.astype(np.int64) * stride))
-        return self._writer.cell_expression(CellQuery(tuple(parts), table.n_cells))
+            parts.append(counts.split_by_code(axis.feature, axis.groups.astype(np.int64) * stride))
+        return self._writer.cell_expression(counts.CellQuery(tuple(parts), table.n_cells))
 
-    def _gradient_sums(self, query: GradientSums, name: str) -> Ints:
+    def _gradient_sums(self, query: counts.GradientSums, name: str) -> Ints:
         """Sum gradients: groups and gradients are computed once, then each table is a sum over groups."""
-        axes: dict[tuple[int, bytes], Axis] = {}
+        axes: dict[tuple[int, bytes], counts.Axis] = {}
         for table in query.tables:
             axes |= {(axis.feature, axis.groups.tobytes()): axis for axis in table.axes}
         number = {key: place for place, key in enumerate(axes)}
-        groups = [self._writer.rule(split_by_code(axis.feature, axis.groups)) for axis in axes.values()]
+        groups = [self._writer.rule_sql(counts.split_by_code(axis.feature, axis.groups)) for axis in axes.values()]
         listed = [f"{group} AS x{place}" for place, group in enumerate(groups)]
         scored = ", ".join([*listed, "t", *(f"{score} AS z{i}" for i, score in enumerate(self._score_columns(name)))])
         known, units = self._gradient_columns(f"(SELECT {scored} FROM {name}) AS {SCORED}", query.limit)
@@ -222,7 +197,8 @@ class SqlBackend(RowBackend):
                 stride //= sizes[axis]
                 parts.append(f"x{axis} * {stride}")
             cells.append(" + ".join(parts) or "0")
-        sums = [f"SUM(g{i})" for i in range(self._outputs)]
+        int64 = self._dialect.type_names.int64  # sums of integers have types of their own in some engines
+        sums = [f"CAST(SUM(g{i}) AS {int64})" for i in range(self._outputs)]
         if len(blocks) == 1:
             block_sums = self._sum_tables(cells, sums, totals, f"({units_query}) AS {UNITS}", "")
         elif self._dialect.allows_tables_in_snapshot:  # a table is read faster than a common table expression
@@ -237,13 +213,13 @@ class SqlBackend(RowBackend):
             for table, place in zip(axes_of_tables, block_of, strict=True)
         ])  # fmt: skip
 
-    def _evidence_gain(self, query: EvidenceGain, name: str) -> Ints:
+    def _evidence_gain(self, query: counts.EvidenceGain, name: str) -> Ints:
         scored = ", ".join(["t", *(f"{score} AS z{i}" for i, score in enumerate(self._score_columns(name)))])
         known, units = self._gradient_columns(f"(SELECT {scored} FROM {name}) AS {SCORED}", query.limit)
         parts = (f"({unit}) * (z{i} - ({query.start[i]}))" for i, unit in enumerate(units))
         gains = f"SELECT {' + '.join(parts)} AS z FROM {known}"
         size = self._dialect.least_of(
-            self._dialect.integer_quotient("ABS(z)", str(GRADIENT_UNITS)), str(query.max_gain)
+            self._dialect.integer_quotient("ABS(z)", str(row_backend.GRADIENT_UNITS)), str(query.max_gain)
         )
         signed = f"CASE WHEN z < 0 THEN -{size} ELSE {size} END"
         ((total,),) = self._execute(f"SELECT COALESCE(SUM({signed}), 0) AS s FROM ({gains}) AS {UNITS}")
@@ -251,9 +227,9 @@ class SqlBackend(RowBackend):
 
     def _gradient_columns(self, scored: str, limit: int) -> tuple[str, list[str]]:
         """Return scored rows joined with lookups, and the gradient per output (``row_backend.row_gradients``)."""
-        dialect, units = self._dialect, GRADIENT_UNITS
+        dialect, units = self._dialect, row_backend.GRADIENT_UNITS
         if self._n_classes == 0:
-            residual = f"(t * {LEVEL_UNITS} - z0)"
+            residual = f"(t * {row_backend.LEVEL_UNITS} - z0)"
             size = dialect.least_of(dialect.integer_quotient(f"(ABS{residual} * {units})", str(limit)), str(units))
             return scored, [f"CASE WHEN {residual} < 0 THEN -{size} ELSE {size} END"]
         if self._n_classes == 2:
@@ -261,7 +237,7 @@ class SqlBackend(RowBackend):
             away = dialect.least_of(dialect.greatest_of(f"t * {units} - l0.v", str(-limit)), str(limit))
             return f"{scored} JOIN {LOOKUP_TABLE} AS l0 ON l0.i = {clipped}", [away]
         best = dialect.greatest_of(*(f"z{i}" for i in range(self._n_classes)))
-        behind = [dialect.least_of(f"{best} - z{i}", str(len(EXP_TABLE))) for i in range(self._n_classes)]
+        behind = [dialect.least_of(f"{best} - z{i}", str(len(row_backend.EXP_TABLE))) for i in range(self._n_classes)]
         power = [f"l{i}.v" for i in range(self._n_classes)]
         # SQLite joins at most 64 tables, so lookups are joined in nested queries. LIMIT prevents their flattening.
         several = dialect.engine == "sqlite" and self._n_classes > MAX_JOINS
@@ -327,12 +303,12 @@ def lookup_statements(n_classes: int) -> Iterator[str]:
         return
     if n_classes == 2:
         scores = np.arange(-LOOKUP_RANGE, LOOKUP_RANGE + 1)
-        shares = -row_gradients(scores[:, None].astype(np.int32), np.zeros(len(scores), np.int32), 2, GRADIENT_UNITS)[
-            :, 0
-        ]
+        shares = -row_backend.row_gradients(
+            scores[:, None].astype(np.int32), np.zeros(len(scores), np.int32), 2, row_backend.GRADIENT_UNITS
+        )[:, 0]
         pairs = list(zip(scores.tolist(), shares.tolist(), strict=True))
     else:
-        pairs = [*enumerate(EXP_TABLE.tolist()), (len(EXP_TABLE), 0)]
+        pairs = [*enumerate(row_backend.EXP_TABLE.tolist()), (len(row_backend.EXP_TABLE), 0)]
     for first in range(0, len(pairs), LOOKUP_ROWS):
         values = ", ".join(f"({i}, {v})" for i, v in pairs[first : first + LOOKUP_ROWS])
         yield f"INSERT INTO {LOOKUP_TABLE} VALUES {values}"
@@ -342,21 +318,21 @@ def preview_queries(columns: Sequence[BinnedColumn], source: SqlSource, n_classe
     """Run one query of each kind, so that a dry-run session records its form."""
     rows = SqlBackend(columns, source, n_classes)
     one, *others = [column.default_groups(4) for column in columns]
-    table = ContingencyTable((one, *others[:1]))
+    table = counts.ContingencyTable((one, *others[:1]))
     zeros = np.zeros((table.n_cells, n_classes if n_classes > 2 else 1), np.int32)
-    queries: list[RowQuery] = [
-        RowsByCell(ContingencyTable((columns[0].ungrouped_axis(),))),
-        RowsByCell(table),
+    queries: list[counts.RowQuery] = [
+        counts.RowsByCell(counts.ContingencyTable((columns[0].ungrouped_axis(),))),
+        counts.RowsByCell(table),
     ]
     if n_classes:
-        queries += [ClassesByCell([ALL_ROWS], n_classes), ClassesByCell([table], n_classes)]
+        queries += [counts.ClassesByCell([counts.ALL_ROWS], n_classes), counts.ClassesByCell([table], n_classes)]
     else:
-        marks = np.array([LEVEL_UNITS, TARGET_LEVELS * LEVEL_UNITS], np.int64)
-        queries += [RowsByCell(ALL_ROWS), TargetSums(), ResidualHistogram(marks)]
+        marks = np.array([row_backend.LEVEL_UNITS, TARGET_LEVELS * row_backend.LEVEL_UNITS], np.int64)
+        queries += [counts.RowsByCell(counts.ALL_ROWS), counts.TargetSums(), counts.ResidualHistogram(marks)]
     for query in queries:
         rows.run(query)
     rows.add_scores(table, zeros)
-    rows.run(GradientSums([table], n_classes, GRADIENT_UNITS))
-    rows.run_on_sample(GradientSums([table], n_classes, GRADIENT_UNITS), 0.5)
+    rows.run(counts.GradientSums([table], n_classes, row_backend.GRADIENT_UNITS))
+    rows.run_on_sample(counts.GradientSums([table], n_classes, row_backend.GRADIENT_UNITS), 0.5)
     if n_classes:
-        rows.run(EvidenceGain(zeros[0], n_classes, GRADIENT_UNITS, SCORE_UNITS))
+        rows.run(counts.EvidenceGain(zeros[0], n_classes, row_backend.GRADIENT_UNITS, row_backend.SCORE_UNITS))

@@ -27,6 +27,8 @@ _HASH_DIGITS: Final = 8  # hexadecimal digits of a row's hash that decide its bu
 class CellSqlWriter:
     """Compiler of cell rules of an encoding to SQL. Columns are f0, f1, ..., the target is t, the row hash h."""
 
+    _has_integers_only = False
+
     def __init__(self, dialect: SqlDialect, encoding: Encoding) -> None:
         self.dialect, self._encoding = dialect, encoding
         self._constants: dict[tuple[int, int], str] = {}
@@ -36,9 +38,9 @@ class CellSqlWriter:
         """Return the expression of a row's cell."""
         self._n_buckets = 1 if row_hash is None else row_hash.n_buckets
         self._find_constants(query.rules)
-        return " + ".join(self.rule(part) for part in query.rules) or "0"
+        return " + ".join(self.rule_sql(part) for part in query.rules) or "0"
 
-    def rule(self, cell_rule: CellRule) -> str:
+    def rule_sql(self, cell_rule: CellRule) -> str:
         """Return the expression of a rule: a number, or the tests that lead to one."""
         if isinstance(cell_rule, float):
             return self.dialect.float_literal(cell_rule)
@@ -50,18 +52,18 @@ class CellSqlWriter:
             return self._rule_of_codes(x, cell_rule)
         if missing is not None and len(pieces) > 1 and pieces[-1][0] == missing:
             rest = self._binary_search(x, cell_rule.column, pieces[:-1])
-            return f"CASE WHEN {x} IS NULL THEN {self.rule(pieces[-1][1])} ELSE {rest} END"
+            return f"CASE WHEN {x} IS NULL THEN {self.rule_sql(pieces[-1][1])} ELSE {rest} END"
         # A comparison with null is not true, so missing numbers reach the last piece.
         return self._binary_search(x, cell_rule.column, pieces)
 
     def row_bucket(self, row_hash: KeyedRowHash) -> str:
         """Return the expression of a row's bucket, from its hash h."""
         self._n_buckets = row_hash.n_buckets
-        return self.rule(Split(ROW_HASH, tuple(range(row_hash.n_buckets)), tuple(range(row_hash.n_buckets))))
+        return self.rule_sql(Split(ROW_HASH, tuple(range(row_hash.n_buckets)), tuple(range(row_hash.n_buckets))))
 
     def _binary_search(self, x: str, column: int, pieces: list[tuple[int, CellRule]]) -> str:
         if len(pieces) == 1:
-            return self.rule(pieces[0][1])
+            return self.rule_sql(pieces[0][1])
         half = len(pieces) // 2
         below, above = (self._binary_search(x, column, part) for part in (pieces[:half], pieces[half:]))
         return f"CASE WHEN {x} < {self._split_constant(column, pieces[half][0])} THEN {below} ELSE {above} END"
@@ -86,11 +88,11 @@ class CellSqlWriter:
             codes.setdefault(_rule_key(to), []).extend(range(start, end))
         last = max(codes, key=lambda key: len(codes[key]))
         tests = "".join(
-            f" WHEN {x} IN ({', '.join(map(str, listed))}) THEN {self.rule(targets[key])}"
+            f" WHEN {x} IN ({', '.join(map(str, listed))}) THEN {self.rule_sql(targets[key])}"
             for key, listed in codes.items()
             if key != last
         )
-        return f"CASE{tests} ELSE {self.rule(targets[last])} END" if tests else self.rule(targets[last])
+        return f"CASE{tests} ELSE {self.rule_sql(targets[last])} END" if tests else self.rule_sql(targets[last])
 
     def _separates_all_codes(self, split: Split) -> bool:
         """Return True if each piece is a single code; the last piece would otherwise be open-ended."""
@@ -179,7 +181,8 @@ class CellSqlWriter:
         rows get the same hashes. A row that is added gets the next number, and moves no other (proofs/counting-in-sql).
         """
         # Engines compare 0.0 and -0.0 as equal and write them differently: number by texts as well as values.
-        equal = ", ".join([*columns, "t", *self._texts_of(columns)])
+        texts = [] if self._has_integers_only else self._texts_of(columns)
+        equal = ", ".join([*columns, "t", *texts])
         numbered = (
             f"SELECT veilwood_all.*, ROW_NUMBER() OVER (PARTITION BY {equal}) AS veilwood_copy "
             f"FROM {relation} AS veilwood_all"
@@ -197,6 +200,8 @@ def _rule_key(rule: CellRule) -> float:
 
 class BinSqlWriter(CellSqlWriter):
     """Compiler of cell rules for rows of bins, which are integers without nulls: c0, c1, ..."""
+
+    _has_integers_only = True
 
     def __init__(self, dialect: SqlDialect, encoding: Encoding, n_bins: Sequence[int]) -> None:
         super().__init__(dialect, encoding)

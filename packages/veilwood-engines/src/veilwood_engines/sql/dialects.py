@@ -125,7 +125,7 @@ def _load_sqlglot() -> Any:
     try:
         from sqlglot import exp
     except ImportError:
-        raise SetupError("counting in a database needs sqlglot. Hint: pip install 'veilwood[sql]'.") from None
+        raise SetupError("counting in a database needs sqlglot. Hint: run pip install 'veilwood[sql]'.") from None
     return exp
 
 

@@ -397,9 +397,9 @@ def _rounded_float_test(x: str, dialect: SqlDialect) -> str:
 
 
 def _wrong_type_error(column: Column, typed: TypedColumn, wanted: str, hint: str) -> OutOfSchemaError:
-    shown = typed.type_name or typed.kind
+    type_text = typed.type_name or typed.kind
     return OutOfSchemaError(
-        f"column {column.source!r} has the type {shown}, and the schema requires {wanted}: in a database, "
+        f"column {column.source!r} has the type {type_text}, and the schema requires {wanted}: in a database, "
         f"types decide. Hint: {hint}.",
         column=column.name,
     )

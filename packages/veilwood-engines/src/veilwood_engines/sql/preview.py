@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Ints
 from veilwood.forests.adaptive.private_forest import PrivateForest
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.siblings import find_database
@@ -39,11 +39,11 @@ class _DryRunDoor:
     def extend(self, step: Any) -> None:
         """Accept a further step."""
 
-    def release_counts(self, step: Any, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+    def release_counts(self, step: Any, exact: Ints) -> Ints:
         """Return the zeros as they are."""
         return exact
 
-    def select(self, step: Any, scores: NDArray[np.int64], admissible: Any = None) -> NDArray[np.int64]:
+    def select(self, step: Any, scores: Ints, admissible: Any = None) -> Ints:
         """Select the first admissible candidate."""
         allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
         return np.asarray(allowed.argmax(axis=1), np.int64)

@@ -121,7 +121,7 @@ def _sum_leaves(model: ForestModel, output: int, writer: CellSqlWriter) -> str:
     ways: list[CellRule] = [
         tree_rule(model.forest, tree, n_codes, rule_of_leaf=values.__getitem__) for tree in range(model.forest.n_trees)
     ]
-    return " + ".join([writer.dialect.float_literal(0.0), *(f"({writer.rule(way)})" for way in ways)])
+    return " + ".join([writer.dialect.float_literal(0.0), *(f"({writer.rule_sql(way)})" for way in ways)])
 
 
 def decode_target_sql(dialect: SqlDialect, level: str, bounds: tuple[float, float]) -> str:

@@ -14,14 +14,18 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
+import numpy as np
+
+from veilwood.arrays import Ints
 from veilwood.data.problems import redact_errors_of
 from veilwood.data.relations import inferred_types_error, reads_text_files
 from veilwood.errors import SetupError, UnreadableError, UseError
 from veilwood_engines.sql.dialects import SqlDialect, SqlEngine
 
+T = TypeVar("T")
 ResultRows: TypeAlias = "list[tuple[Any, ...]]"
 
 _ENGINES: Final[dict[str, SqlEngine]] = {
@@ -51,10 +55,17 @@ class Session:
     """Whether the account can create temporary tables, which only this session sees."""
     on_statement: Callable[[str], None] | None = None
     close: Callable[[], object] = lambda: None
+    _run_integers: Callable[[str], Ints] | None = None
+    """Runs a statement and returns its integers without making a Python object of each."""
 
     def execute(self, statement: str) -> ResultRows:
         """Run a statement and return its rows."""
-        return self._send_statement(statement)[1]
+        return self._send_statement(statement, self._run_statement)[1]
+
+    def execute_integers(self, statement: str, n_columns: int) -> Ints:
+        """Run a statement that selects integers of 64 bits, and return them as an array with one line per row."""
+        run = self._run_integers or (lambda statement: np.array(self._run_statement(statement)[1], np.int64))
+        return self._send_statement(statement, run).reshape(-1, n_columns)
 
     def column_types(self) -> list[tuple[str, str]]:
         """Return names and types of the columns. Views of text files are rejected: rows decide their types."""
@@ -62,7 +73,8 @@ class Session:
             plan = self.execute(f"EXPLAIN SELECT * FROM {self.relation} AS veilwood_table")
             if any(reads_text_files(str(text)) for _, text in plan):
                 raise inferred_types_error("a view")
-        return self._send_statement(f"SELECT * FROM {self.relation} AS veilwood_table WHERE 1 = 0")[0]
+        empty = f"SELECT * FROM {self.relation} AS veilwood_table WHERE 1 = 0"
+        return self._send_statement(empty, self._run_statement)[0]
 
     def create_scratch_tables(self, statements: Sequence[str]) -> None:
         """Create temporary tables before the snapshot, if the engine allows it."""
@@ -76,13 +88,13 @@ class Session:
         """Begin the snapshot: all later statements see the same rows and cannot change them."""
         self.execute(_SNAPSHOT[self.dialect.engine])
 
-    def _send_statement(self, statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
+    def _send_statement(self, statement: str, run: Callable[[str], T]) -> T:
         self.statement_hashes.append(hashlib.sha256(statement.encode()).hexdigest())
         if self.on_statement is not None:
             self.on_statement(statement)
         hint = "check the address, the table and your permission to read it"
         with redact_errors_of(self.dialect.engine, "could not run a statement", hint):
-            return self._run_statement(statement)
+            return run(statement)
 
 
 def open_session(X: Any, on_statement: Callable[[str], None] | None = None) -> Session:
@@ -148,12 +160,19 @@ def _connect_duckdb(scheme: str, bare: str) -> tuple[Any, RunStatement]:
 
 
 def _duckdb_runner(connection: Any) -> RunStatement:
-    def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
+    def run_statement(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
         names = [(str(entry[0]), redact_enum_values(str(entry[1]))) for entry in cursor.description or ()]
         return names, [tuple(row) for row in cursor.fetchall()]
 
-    return run
+    return run_statement
+
+
+def _duckdb_integer_runner(connection: Any) -> Callable[[str], Ints]:
+    def run_integers(statement: str) -> Ints:
+        return np.column_stack([*connection.execute(statement).fetchnumpy().values()]).astype(np.int64, casting="safe")
+
+    return run_integers
 
 
 def redact_enum_values(name: str) -> str:
@@ -178,14 +197,14 @@ def _postgres_runner(connection: Any) -> RunStatement:
     connection.execute("SET jit = off")  # compiling long expressions takes far longer than running them
     connection.execute("SET standard_conforming_strings = on")  # otherwise a backslash could end a quoted text
 
-    def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
+    def run_statement(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
         if cursor.description is None:
             return [], []
         rows = cursor.fetchall()
         return [(entry.name, _postgres_type(connection, entry)) for entry in cursor.description], rows
 
-    return run
+    return run_statement
 
 
 def _postgres_type(connection: Any, entry: Any) -> str:
@@ -210,11 +229,11 @@ def _sqlite_runner(connection: Any) -> RunStatement:
     connection.create_function("VEILWOOD_SHA256", 1, _sha256_hex, deterministic=True)
     connection.create_function("EXP", 1, math.exp, deterministic=True)  # some builds of SQLite lack EXP
 
-    def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
+    def run_statement(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
         return [(str(entry[0]), "any") for entry in cursor.description or ()], cursor.fetchall()
 
-    return run
+    return run_statement
 
 
 def _sha256_hex(text: str) -> str:
@@ -257,7 +276,8 @@ def _open_ibis(table: Any, on_statement: Callable[[str], None] | None) -> Sessio
 def _make_session(
     dialect: SqlDialect, relation: str, connection: Any, run: RunStatement, on_statement: Callable[[str], None] | None
 ) -> Session:
-    session = Session(dialect, relation, run, on_statement=on_statement)
+    integers = _duckdb_integer_runner(connection) if dialect.engine == "duckdb" else None
+    session = Session(dialect, relation, run, on_statement=on_statement, _run_integers=integers)
     session.close = weakref.finalize(session, _close_connection, connection)
     return session
 
@@ -268,4 +288,4 @@ def _import_driver(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise SetupError(f"this address needs {name}. Hint: pip install 'veilwood[sql]'.") from None
+        raise SetupError(f"this address needs {name}. Hint: run pip install 'veilwood[sql]'.") from None

@@ -24,16 +24,9 @@ from veilwood.data.problems import Invalid, Problem, ProblemMessage, raise_probl
 from veilwood.errors import OutOfSchemaError, UseError
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.neighbours import RowsOf
+from veilwood_engines.sql import encode
 from veilwood_engines.sql.cell_sql import CellSqlWriter
 from veilwood_engines.sql.dialects import SqlDialect, SqlKind, column_kind
-from veilwood_engines.sql.encode import (
-    TypedColumn,
-    ValueExpression,
-    category_expression,
-    id_expression,
-    number_expression,
-    target_level_expression,
-)
 from veilwood_engines.sql.session import Session, open_session
 
 if TYPE_CHECKING:
@@ -52,9 +45,9 @@ class EncodedRows:
     dialect: SqlDialect
     encoding: Encoding
     relation: str
-    features: tuple[ValueExpression, ...]
-    target: ValueExpression
-    id_value: ValueExpression | None
+    features: tuple[encode.ValueExpression, ...]
+    target: encode.ValueExpression
+    id_value: encode.ValueExpression | None
     cap: RowsOf | None
     invalid: Invalid
     key: bytes
@@ -66,7 +59,7 @@ class EncodedRows:
     ) -> EncodedRows:  # fmt: skip
         """Compile the schema's rules for these types. Raise OutOfSchemaError for columns that cannot be read."""
 
-        def typed_column(name: str) -> TypedColumn:
+        def typed_column(name: str) -> encode.TypedColumn:
             kind, type_name = types[name]
             if kind is None:
                 raise OutOfSchemaError(
@@ -76,19 +69,19 @@ class EncodedRows:
                 )
             x = f"veilwood_table.{dialect.quote_name(name)}"
             # Some collations of PostgreSQL support no pattern matching: without this, an error would depend on rows.
-            return TypedColumn(dialect.with_exact_collation(x) if kind == "text" else x, kind, type_name)
+            return encode.TypedColumn(dialect.with_exact_collation(x) if kind == "text" else x, kind, type_name)
 
         features = tuple(
-            (number_expression if column.kind == "numeric" else category_expression)(
+            (encode.number_expression if column.kind == "numeric" else encode.category_expression)(
                 column, typed_column(column.source), dialect
             )
             for column in encoding.schema.features
         )
         target = encoding.schema.target
-        read = (category_expression if target.kind == "categorical" else target_level_expression)(
+        read = (encode.category_expression if target.kind == "categorical" else encode.target_level_expression)(
             target, typed_column(target.source), dialect
         )
-        person = None if cap is None else id_expression(cap.id, typed_column(cap.id), dialect)
+        person = None if cap is None else encode.id_expression(cap.id, typed_column(cap.id), dialect)
         return cls(dialect, encoding, relation, features, read, person, cap, invalid, key)
 
     @property
@@ -97,7 +90,7 @@ class EncodedRows:
         return [f"f{i}" for i in range(len(self.features))]
 
     @property
-    def _value_expressions(self) -> list[tuple[str, ValueExpression]]:
+    def _value_expressions(self) -> list[tuple[str, encode.ValueExpression]]:
         return [*((f"f{i}", read) for i, read in enumerate(self.features)), ("t", self.target)]
 
     def _select_all(self) -> str:
@@ -159,9 +152,9 @@ class EncodedRows:
         if self.cap is None:
             return rows
         # Ordered by hash, then by its inputs: an engine may format two floats alike. So only equal rows are tied.
-        order = (
-            f"{CellSqlWriter(self.dialect, self.encoding).row_hash_expression(self.key, self.feature_names)}, {wanted}"
-        )
+        time = "" if self.encoding.time_index is None else f"f{self.encoding.time_index}, "
+        hashed = CellSqlWriter(self.dialect, self.encoding).row_hash_expression(self.key, self.feature_names)
+        order = f"{time}{hashed}, {wanted}"
         ranked = (
             f"SELECT {wanted}, ROW_NUMBER() OVER (PARTITION BY u ORDER BY {order}) AS veilwood_rank "
             f"FROM ({rows}) AS veilwood_fit"
@@ -210,11 +203,11 @@ class SqlSource(Source):
         return cls(_read=_raise_rows_stay, session=session, rows=rows)
 
     @property
-    def record(self) -> list[str]:
+    def executed_statements(self) -> list[str]:
         """SHA-256 of every statement so far; it grows with each pass."""
         return self.session.statement_hashes
 
-    def part(self, row_filter: RowFilter) -> SqlSource:
+    def select_part(self, row_filter: RowFilter) -> SqlSource:
         """Return the rows that a filter keeps: the same ones in every pass."""
         drawn = (row_filter.key, row_filter.per_mille, row_filter.held_out)
         return SqlSource(

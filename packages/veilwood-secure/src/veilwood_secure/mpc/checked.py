@@ -29,12 +29,11 @@ from math import comb
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import Ints, NDArray
 from veilwood.errors import PartyError
 from veilwood_secure.mpc.engine import Bits, Product, RingArray, Shared, concatenate
-from veilwood_secure.mpc.replicated import KeyStream, Links, ReplicatedEngine
+from veilwood_secure.mpc.replicated import KeyStream, Links, OpeningLog, ReplicatedEngine
 
 Words = NDArray[np.uint64]
 LoggedProduct = tuple[Product, Shared]
@@ -42,7 +41,7 @@ LoggedAnd = tuple[Bits, Bits, Bits]
 Kind = TypeVar("Kind", Shared, Bits)
 
 REPETITIONS: Final = {32: 2, 44: 4}
-"""Independent repetitions of the check of products, by counted bits: each misses an error with 2^-22 or 2^-12."""
+"""Independent repetitions of the check of products, by counted bits: each misses an error with 2^-23 or 2^-12."""
 
 MIN_ARRANGEMENTS: Final = 1 << 41  # of triples: one of them hides an error of a batch
 MAX_LOGGED_BYTES: Final = 1 << 26  # of results that wait for their check: bounds memory
@@ -60,7 +59,7 @@ class CheckedEngine(ReplicatedEngine):
 
     Parameters
     ----------
-    links, keys
+    links, keys, openings
         As for `ReplicatedEngine`.
     counted_bits
         Bits of the 64-bit words that count: 32, or 44 with more repetitions.
@@ -78,8 +77,17 @@ class CheckedEngine(ReplicatedEngine):
     array([ 9, 16])
     """
 
-    def __init__(self, links: Links, keys: tuple[bytes, bytes] | None = None, *, counted_bits: int = 32) -> None:
-        super().__init__(links, keys, np.uint64, counted_bits)
+    is_checked = True
+
+    def __init__(
+        self,
+        links: Links,
+        keys: tuple[bytes, bytes] | None = None,
+        *,
+        counted_bits: int = 32,
+        openings: OpeningLog | None = None,
+    ) -> None:
+        super().__init__(links, keys, np.uint64, counted_bits, openings)
         self._products: list[LoggedProduct] = []
         self._ands: list[LoggedAnd] = []
         self._logged_bytes = 0
@@ -152,7 +160,7 @@ class CheckedEngine(ReplicatedEngine):
     def products_hold(self, x: Shared, y: Shared, z: Shared) -> bool:
         """Return True if ``z`` holds the products: a claim that is checked like a logged one, without a product."""
         self.verify()
-        return self._check([(Product("mul", x, y), z)], [])
+        return self._check_products([(Product("mul", x, y), z)], [])
 
     # Checks
 
@@ -160,10 +168,10 @@ class CheckedEngine(ReplicatedEngine):
         """Check all logged operations. Raise DeviationError if one of them is wrong."""
         products, ands = self._products, self._ands
         self._products, self._ands, self._logged_bytes = [], [], 0
-        if (products or ands) and not self._check(products, ands):
+        if (products or ands) and not self._check_products(products, ands):
             raise DeviationError("a product of secrets is wrong")
 
-    def _check(self, products: Sequence[LoggedProduct], ands: Sequence[LoggedAnd]) -> bool:
+    def _check_products(self, products: Sequence[LoggedProduct], ands: Sequence[LoggedAnd]) -> bool:
         """Return True if all products and "and"s are right; seven rounds for both kinds together."""
         gates = _join_words(ands)
         triples = self._draw_triples(len(gates[0]))
@@ -240,7 +248,7 @@ def bucket_size(n_gates: int) -> int:
 def _join_words(ands: Sequence[LoggedAnd]) -> list[Bits]:
     """Return x, y and z of all gates as words of 64 bits, one after the other."""
 
-    def flatten(part: RingArray, shape: tuple[int, ...]) -> Words:
+    def flatten_part(part: RingArray, shape: tuple[int, ...]) -> Words:
         data = np.ascontiguousarray(np.broadcast_to(part, shape)).reshape(-1).view(np.uint8)
         return np.concatenate([data, np.zeros(-data.size % 8, np.uint8)]).view(np.uint64)
 
@@ -248,7 +256,7 @@ def _join_words(ands: Sequence[LoggedAnd]) -> list[Bits]:
         return [Bits([np.zeros(0, np.uint64)] * 2, None)] * 3
     return [
         Bits(
-            [np.concatenate([flatten(gate[place].parts[at], gate[2].shape) for gate in ands]) for at in range(2)],
+            [np.concatenate([flatten_part(gate[place].parts[at], gate[2].shape) for gate in ands]) for at in range(2)],
             ands[0][0].public_at,
         )
         for place in range(3)
@@ -276,11 +284,12 @@ def _fold_product(coins: KeyStream, product: Product, result: Shared) -> _Claim:
     """Fold a product over its output axes, with a random factor per index.
 
     Axes that only x has are contracted in x, axes that only y has in y, and common axes are multiplied into x. Axes of
-    one kind have a factor together, so that at most three factors meet.
+    one kind have a factor together, so that at most three factors meet. A product without common axes has one factor as
+    a whole, so that errors of two products do not cancel.
     """
     kind, x, y, axis = product
     if kind == "matmul":  # a product over (..., rows, columns, inner), summed over the last axis
-        x, y, axis = _expand(x, -2), _expand(y.map_parts(lambda part: np.swapaxes(part, -1, -2)), -3), -1
+        x, y, axis = _expand_axis(x, -2), _expand_axis(y.map_parts(lambda part: np.swapaxes(part, -1, -2)), -3), -1
     n_axes = max(len(x.shape), len(y.shape))
     x, y = (each.reshape(*[1] * (n_axes - len(each.shape)), *each.shape) for each in (x, y))
     full = np.broadcast_shapes(x.shape, y.shape)
@@ -290,23 +299,23 @@ def _fold_product(coins: KeyStream, product: Product, result: Shared) -> _Claim:
     common = [i for i in range(n_axes) if i not in (*inner, *only_x, *only_y)]
     groups = (only_x, only_y, common)
     factors = [coins.next_integers(tuple(full[i] for i in group), np.dtype(np.uint64)) for group in groups]
-    if not common:
-        factors[2] = np.ones((), np.uint64)
     places = tuple(1 if i in (*only_x, *only_y) else full[i] for i in range(n_axes))
     spread = factors[2].reshape([full[i] if i in common else 1 for i in range(n_axes)])
-    u = x.map_parts(lambda part: _contract(part, only_x, factors[0]) * spread).broadcast_to(places)
-    v = y.map_parts(lambda part: _contract(part, only_y, factors[1])).broadcast_to(places)
+    u = x.map_parts(lambda part: _sum_weighted(part, only_x, factors[0]) * spread).broadcast_to(places)
+    v = y.map_parts(lambda part: _sum_weighted(part, only_y, factors[1])).broadcast_to(places)
     total = result.reshape(*(1 if i in inner else full[i] for i in range(n_axes)))
     for group, factor in zip(groups, factors, strict=True):
-        total = total.map_parts(partial(_contract, axes=group, factor=factor))
+        total = total.map_parts(partial(_sum_weighted, axes=group, factor=factor))
+    if not common:
+        total = total.map_parts(lambda part: part * factors[2])
     return _Claim(u.reshape(-1), v.reshape(-1), total.reshape())
 
 
-def _expand(x: Shared, axis: int) -> Shared:
+def _expand_axis(x: Shared, axis: int) -> Shared:
     return x.map_parts(lambda part: np.expand_dims(part, axis))
 
 
-def _contract(part: RingArray, axes: Sequence[int], factor: Words) -> RingArray:
+def _sum_weighted(part: RingArray, axes: Sequence[int], factor: Words) -> RingArray:
     """Return the sum over axes, weighted by a factor; the axes stay, with length 1."""
     if not axes:
         return part

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import ArrayLike, Ints, NDArray
 from veilwood.errors import MechanismError
 
 RingArray = NDArray[np.unsignedinteger[Any]]
@@ -148,7 +147,7 @@ class Shared(Parts):
 
     def __mul__(self, factor: ArrayLike) -> Shared:
         if isinstance(factor, Shared):
-            raise MechanismError("the product of two secrets takes a message. Hint: call engine.mul(x, y).")
+            raise MechanismError("multiplying two secrets requires communication. Hint: call engine.mul(x, y).")
         words = as_ring_array(factor, self.dtype)
         return self.map_parts(lambda part: part * words)
 
@@ -207,6 +206,9 @@ class Engine(ABC):
     counted_bits
         Bits of a word that count, from the lowest; by default all. The others are slack, in which errors may remain.
     """
+
+    is_checked: bool = False
+    """Whether a server that deviates is noticed."""
 
     def __init__(
         self, party: int, ring: type[np.unsignedinteger[Any]] = np.uint32, counted_bits: int | None = None
@@ -341,7 +343,7 @@ class Engine(ABC):
         # The sign is u ^ v ^ carry at the top. Carries come from the bits below: shift the top bit out, then join pairs
         # of neighbouring groups until one group is left. The group that ends below bit 0 generates nothing.
         generate, propagate = self.land(u, v) << 1, propagate << 1
-        for width in _halvings(self.counted_word):
+        for width in _halving_widths(self.counted_word):
             (generate, low), (propagate, other) = _pair_up(generate, width), _pair_up(propagate, width)
             if width == 2:
                 generate = generate ^ self.land(propagate, low)
@@ -360,10 +362,10 @@ class Engine(ABC):
         return self.to_ring(self.sign_bits(x))
 
 
-def _halvings(word: np.dtype[Any]) -> list[int]:
+def _halving_widths(word: np.dtype[Any]) -> list[int]:
     """Return the number of bits in use before each halving: 32, 16, 8, 4, 2 for words of 32 bits.
 
-    >>> _halvings(np.dtype(np.uint32))
+    >>> _halving_widths(np.dtype(np.uint32))
     [32, 16, 8, 4, 2]
     """
     return [1 << exponent for exponent in range((8 * word.itemsize).bit_length() - 1, 0, -1)]

@@ -13,9 +13,8 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import Ints
+from veilwood.arrays import ArrayLike, Ints
 from veilwood_secure.mpc.engine import Bits, Engine, Parts, Product, RingArray, Shared, concatenate
 
 Result = TypeVar("Result")
@@ -60,7 +59,7 @@ class _Lane(Engine):
 
     def __init__(self, engine: Engine, program: Callable[[Engine], Any]) -> None:
         super().__init__(engine.party, engine.ring.type, engine.counted_bits)
-        self.stats, self._engine = engine.stats, engine
+        self.stats, self._engine, self.is_checked = engine.stats, engine, engine.is_checked
         self.is_done, self.pending_request = False, ("", ())
         self.result: Any = None
         self._error: BaseException | None = None
@@ -95,7 +94,7 @@ class _Lane(Engine):
             self._stopped = True
             self.resume(None)
 
-    def _request(self, kind: str, *arguments: Any) -> Any:
+    def _request_operation(self, kind: str, *arguments: Any) -> Any:
         self.pending_request = (kind, arguments)
         self._has_paused.release()
         self._may_run.acquire()
@@ -125,47 +124,47 @@ class _Lane(Engine):
 
     def mul(self, x: Shared, y: Shared) -> Shared:
         """Return the products of secrets."""
-        return self._request("product", Product("mul", x, y))  # type: ignore[no-any-return]
+        return self._request_operation("product", Product("mul", x, y))  # type: ignore[no-any-return]
 
     def matmul(self, x: Shared, y: Shared) -> Shared:
         """Return the matrix product."""
-        return self._request("product", Product("matmul", x, y))  # type: ignore[no-any-return]
+        return self._request_operation("product", Product("matmul", x, y))  # type: ignore[no-any-return]
 
     def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
         """Return the products summed along an axis."""
-        return self._request("product", Product("dot", x, y, axis))  # type: ignore[no-any-return]
+        return self._request_operation("product", Product("dot", x, y, axis))  # type: ignore[no-any-return]
 
     def multiply_many(self, products: Sequence[Product]) -> list[Shared]:
         """Return several products."""
-        return [self._request("product", product) for product in products]
+        return [self._request_operation("product", product) for product in products]
 
     def land(self, x: Bits, y: Bits) -> Bits:
         """Return the bitwise and of secret words."""
-        return self._request("land", x, y)  # type: ignore[no-any-return]
+        return self._request_operation("land", x, y)  # type: ignore[no-any-return]
 
     def refresh(self, x: Shared) -> Shared:
         """Return the same secrets in fresh shares."""
-        return self._request("refresh", x)  # type: ignore[no-any-return]
+        return self._request_operation("refresh", x)  # type: ignore[no-any-return]
 
     def open(self, x: Shared) -> Ints:
         """Return the integers themselves."""
-        return self._request("open", x)  # type: ignore[no-any-return]
+        return self._request_operation("open", x)  # type: ignore[no-any-return]
 
     def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three arrays, one drawn by each server."""
-        return self._request("alone", self._engine.deal_sum, draw, shape)  # type: ignore[no-any-return]
+        return self._request_operation("alone", self._engine.deal_sum, draw, shape)  # type: ignore[no-any-return]
 
     def toss_coins(self, count: int) -> Ints:
         """Return uniform public words."""
-        return self._request("alone", self._engine.toss_coins, count)  # type: ignore[no-any-return]
+        return self._request_operation("alone", self._engine.toss_coins, count)  # type: ignore[no-any-return]
 
     def is_all_zero(self, x: Shared) -> bool:
         """Return True if all secrets are zero."""
-        return self._request("alone", self._engine.is_all_zero, x)  # type: ignore[no-any-return]
+        return self._request_operation("alone", self._engine.is_all_zero, x)  # type: ignore[no-any-return]
 
     def is_consistent(self, x: Shared) -> bool:
         """Return True if servers that hold the same part hold equal values."""
-        return self._request("alone", self._engine.is_consistent, x)  # type: ignore[no-any-return]
+        return self._request_operation("alone", self._engine.is_consistent, x)  # type: ignore[no-any-return]
 
 
 def _serve_requests(engine: Engine, requests: Sequence[tuple[str, Any] | None]) -> list[Any]:

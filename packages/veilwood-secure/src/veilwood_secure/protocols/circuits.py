@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import AnyArray, Bools, NDArray
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 
 MAX_ALL_PAIRS = 16
@@ -124,13 +124,13 @@ def decompose_bits(engine: Engine, x: Shared) -> Bits:
     return total ^ (carries << 1)
 
 
-def public_planes(like: Bits, digits: NDArray[np.bool_]) -> Bits:
+def public_planes(like: Bits, digits: Bools) -> Bits:
     """Return planes of all ones or all zeros, by public digits. ``like`` is any plane of the right shape."""
     words = np.where(digits, ALL_ONES, np.uint64(0)).reshape(*digits.shape, *[1] * len(like.shape))
     return (like & 0).broadcast_to((*digits.shape, *like.shape)) ^ words
 
 
-def binary_digits(values: Any, n_digits: int) -> NDArray[np.bool_]:
+def binary_digits(values: Any, n_digits: int) -> Bools:
     """Return the lowest binary digits of public integers, along a new first axis.
 
     >>> binary_digits([5, -1], 4).astype(int).T.tolist()
@@ -222,7 +222,7 @@ def unpack_bits(words: BitWords) -> BitWords:
     return np.unpackbits(flat.view(np.uint8), axis=-1, bitorder="little")
 
 
-def pack_bits(bits: NDArray[Any]) -> BitWords:
+def pack_bits(bits: AnyArray) -> BitWords:
     """Pack bits into words along the last axis, padded with zeros. Inverse of ``unpack_bits``.
 
     >>> pack_bits(np.array([[1, 0, 1]])).tolist()

@@ -43,8 +43,9 @@ class Recipe:
     """For each level, the scale of the geometric noise on the scores of features; None for no noise."""
     leaf_scale: Fraction | None
     """The scale of the noise on the class counts of leaves; None for no noise."""
-    leaf_distribution: Literal["geometric", "laplace"] = "geometric"
-    """Distribution of that noise: geometric for a noisy maximum, discrete Laplace for the paper's noisy counts."""
+    leaf_mechanism: Literal["noisy-max", "laplace", "exponential"] = "noisy-max"
+    """Selection of the classes of leaves: by geometric noise, or by one of the paper's two mechanisms. These are
+    discrete Laplace noise on counts, and the exponential mechanism at an epsilon of 1/``leaf_scale``."""
     n_cuts: int | None = None
     """Number of candidate cuts of a node in binary trees; None for multiway trees, with one branch per value."""
 
@@ -81,7 +82,7 @@ class Recipe:
 class TreeNoise:
     """Secret noise of one tree: shape (m, W) for each level, (u, W) for the leaves, or None.
 
-    It does not depend on data and can be drawn before the data arrive.
+    It does not depend on data and can be drawn before the data arrive. The exponential mechanism has none.
     """
 
     splits: tuple[Shared | None, ...]
@@ -95,10 +96,10 @@ def draw_tree_noise(engine: Engine, recipe: Recipe) -> TreeNoise:
         None if scale is None else noise.geometric(engine, scale, (m, recipe.n_nodes(level)))
         for level, scale in enumerate(recipe.split_scales)
     ]
-    draw = noise.geometric if recipe.leaf_distribution == "geometric" else noise.discrete_laplace
-    shape = (u, recipe.n_nodes(recipe.depth))
-    leaves = None if recipe.leaf_scale is None else draw(engine, recipe.leaf_scale, shape)
-    return TreeNoise(tuple(splits), leaves)
+    if recipe.leaf_scale is None or recipe.leaf_mechanism == "exponential":
+        return TreeNoise(tuple(splits), None)
+    draw = noise.geometric if recipe.leaf_mechanism == "noisy-max" else noise.discrete_laplace
+    return TreeNoise(tuple(splits), draw(engine, recipe.leaf_scale, (u, recipe.n_nodes(recipe.depth))))
 
 
 @dataclass(frozen=True)
@@ -160,12 +161,16 @@ def grow_hidden_tree(engine: Engine, records: SharedRows, recipe: Recipe, tree_n
 
     # The counts of the leaves are in the last table: those of the chosen feature.
     totals = engine.dot(counts, splits[-1].reshape(1, m, 1, -1), axis=1)  # (g, w, W)
-    labels = label_leaves(engine, totals.transpose(0, 2, 1).reshape(g, -1), tree_noise.leaves)
+    labels = label_leaves(engine, totals.transpose(0, 2, 1).reshape(g, -1), recipe, tree_noise.leaves)
     return HiddenTree(tuple(splits), labels)
 
 
-def label_leaves(engine: Engine, totals: Shared, extra: Shared | None) -> Shared:
+def label_leaves(engine: Engine, totals: Shared, recipe: Recipe, extra: Shared | None) -> Shared:
     """Select the class of each leaf from its counts, or from the difference of two; one-hot, shape (u, W)."""
+    if recipe.leaf_mechanism == "exponential" and recipe.leaf_scale is not None:
+        # Weights depend on differences of counts alone, so the second of two classes may count as 0.
+        counts = totals if totals.shape[0] > 1 else concatenate([totals, totals * 0])
+        return noise.select_exponential(engine, counts, 1 / recipe.leaf_scale)
     if totals.shape[0] > 1:
         return argmax(engine, totals if extra is None else totals + extra)
     difference = totals[0] if extra is None else totals[0] + extra[0] - extra[1]
@@ -301,7 +306,7 @@ def grow_binary_tree(
     # The counts of the leaves are in the last table: the sides of the chosen cut.
     first = engine.dot(counts, chosen.reshape(q, 1, -1), axis=0)  # (g, W)
     leaves = stack([first, totals - first], axis=2).reshape(g, -1)
-    return HiddenTree(tuple(splits), label_leaves(engine, leaves, tree_noise.leaves))
+    return HiddenTree(tuple(splits), label_leaves(engine, leaves, recipe, tree_noise.leaves))
 
 
 def _descend_binary(engine: Engine, left: Shared, chosen: Shared, rows_in: Shared | None) -> Shared:

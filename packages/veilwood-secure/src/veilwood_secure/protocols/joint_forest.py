@@ -39,7 +39,7 @@ from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine, Shared
-from veilwood_secure.mpc.shares import pair_from_bytes, pair_to_bytes, share
+from veilwood_secure.mpc.shares import majority, pair_from_bytes, pair_to_bytes, share
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax
 from veilwood_secure.protocols.hidden_forest import sampling_delta
@@ -61,8 +61,8 @@ DEALT_JOINT_VARIANCE: Final = 2.0
 ADAPTIVE_DELTA: Final = Fraction(9, 10**13)
 """Bound on the delta of all noise in an adaptive fit; the door rejects any step beyond it."""
 
-EXCLUDED_SCORE: Final = -(1 << 61)
-"""Score of inadmissible candidates."""
+EXCLUDED_SCORE_BITS: Final = 3
+"""The score of inadmissible candidates is minus 2 to the counted bits less this many."""
 
 
 # Public agreement of all parties
@@ -101,7 +101,9 @@ def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
             )
     own = design.plan  # without the delta of noise sampled on shares
     if charged is not None and (own.neighbours, own.loss.epsilon) != (charged.neighbours, charged.loss.epsilon):
-        raise PlanError(f"what costs {own.loss} for {own.neighbours} is not {charged.loss} for {charged.neighbours}.")
+        raise PlanError(
+            f"the release costs {own.loss} for {own.neighbours}; charged: {charged.loss} for {charged.neighbours}."
+        )
     return design
 
 
@@ -182,20 +184,14 @@ class ServerChannels:
             channel.send(pair_to_bytes(pair))
 
     def receive_opened(self, count: int) -> Ints:
-        """Return the values that the servers opened; raise PartyError if they differ."""
-        messages = [bytes(channel.receive()) for channel in self._channels]
-        for party in range(3):
-            if messages.count(messages[party]) == 1:
-                raise PartyError(
-                    f"server {party} reports other opened values than the others.", party=f"server {party}"
-                )
-        return parse_opened(messages[0], count)
+        """Return the values that the servers opened, as at least two of them report."""
+        return parse_opened(majority([bytes(channel.receive()) for channel in self._channels]), count)
 
 
 def parse_opened(data: bytes, count: int) -> Ints:
     """Parse opened values from a message."""
     if len(data) != 8 * count:
-        raise PartyError(f"the servers opened another number of values than the expected {count}.")
+        raise PartyError(f"the servers did not open the expected number of values, {count}.")
     return np.frombuffer(data, "<i8").astype(np.int64)
 
 
@@ -263,8 +259,8 @@ class OnlineOwners:
         for owner, part in parts.items():
             if not may_be_summed(self._engine, part, len(parts), self._histograms):
                 raise PartyError(
-                    f"owner {owner} sent shares that do not fit together, or sums of more rows than are allowed.",
-                    party=f"owner {owner}",
+                    f"the answer of owner {owner} is refused: shares that do not fit together, or sums of more rows "
+                    "than are allowed. Hint: the owner, or one of the servers, did not keep to the protocol."
                 )
         return sum_shares(list(parts.values()))
 
@@ -367,7 +363,7 @@ class ServerDoor(UnchargedDoor):
 
     def release_counts(self, step: Step, exact: Any) -> Ints:
         """Add the planned noise on shares and open the result."""
-        self._admit(step, exact.shape)
+        self._admit_step(step, exact.shape)
         shared, mechanism = _to_shared(self._engine, exact), step.mechanism
         if isinstance(mechanism, JointLaplace):
             added = noise.dealt_joint_laplace(self._engine, mechanism, shared.shape)
@@ -384,7 +380,7 @@ class ServerDoor(UnchargedDoor):
         """Select by a noisy maximum on shares and open only the index of the winner."""
         if scores.ndim != 2 or len(scores) > step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}.")
-        self._admit(step, (step.shape[0], scores.shape[1]))
+        self._admit_step(step, (step.shape[0], scores.shape[1]))
         if not isinstance(step.mechanism, NoisyMax | PermuteAndFlip):
             raise PlanError(
                 f"step {step.name!r} is planned with {step.mechanism_text}, but servers select by noisy maxima."
@@ -397,7 +393,7 @@ class ServerDoor(UnchargedDoor):
         noisy = shared + noise.geometric(self._engine, scale, shared.shape)
         if admissible is not None:
             mask = np.broadcast_to(admissible, shared.shape).astype(np.int64)
-            noisy = noisy * mask + EXCLUDED_SCORE * (1 - mask)
+            noisy = noisy * mask - (1 << self._engine.counted_bits - EXCLUDED_SCORE_BITS) * (1 - mask)
         winner = argmax(self._engine, noisy.transpose())
         index = np.arange(winner.shape[0]).reshape(-1, 1)
         return self._record_opened(self._engine.open((winner * index).sum(axis=0)))
@@ -466,12 +462,12 @@ class JointDoor(Door):
 
     def release_counts(self, step: Step, exact: Ints) -> Ints:
         """Return the values that the servers opened; nothing is counted here."""
-        self._admit(step, exact.shape)
+        self._admit_step(step, exact.shape)
         return self._receive_opened(math.prod(step.shape)).reshape(step.shape)
 
     def select(self, step: Step, scores: Ints, admissible: Bools | None = None) -> Ints:
         """Return the selections that the servers opened."""
-        self._admit(step, (step.shape[0], scores.shape[1]))
+        self._admit_step(step, (step.shape[0], scores.shape[1]))
         chosen = self._receive_opened(len(scores))
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < scores.shape[1]:
             raise PartyError(f"the servers selected an index that is not a candidate of step {step.name!r}.")
@@ -507,7 +503,7 @@ class AnalystDoor(JointDoor):
 class NoRows(Source):
     """Source of an analyst: no rows. All sums are zeros, which the door replaces."""
 
-    def part(self, row_filter: RowFilter) -> Source:
+    def select_part(self, row_filter: RowFilter) -> Source:
         """Raise UseError: the analyst cannot choose among rows that it does not see."""
         raise UseError(
             "rows of several owners cannot be held out. Hint: evaluate on a separate table with vw.evaluate."

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Geometric and discrete Laplace noise in shares: sampled so that no server knows it, or dealt in parts by the servers.
 
+The exponential mechanism, whose randomness cannot be drawn before the data arrive, is at the end.
+
 Sensitivities and privacy claims are elsewhere, plaintext samplers in ``veilwood.privacy.samplers``.
 
 | symbol | meaning |
@@ -14,18 +16,20 @@ Proof page: proofs/secure-noise.md.
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import Ints, NDArray
 from veilwood.errors import MechanismError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.joint_noise import JointLaplace
+from veilwood_secure.mpc.checked import DeviationError
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
+from veilwood_secure.protocols.circuits import maximum
 
 PRECISION_BITS = 80  # of the secret uniform number that is compared with a digit's probability
 WORD_BITS = 64
@@ -83,11 +87,39 @@ def dealt_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Sh
 def dealt_joint_laplace(engine: Engine, mechanism: JointLaplace, shape: tuple[int, ...]) -> Shared:
     """Return the sum of two draws of joint noise, one known by server 0 and one by server 1; one round.
 
-    A server can subtract its own draw at most; what remains is the noise of the mechanism.
+    A server can subtract its own draw at most; what remains is the noise of the mechanism. Checked servers verify that
+    the sum is one that two such draws can have.
     """
-    return engine.deal_sum(
+    total = engine.deal_sum(
         lambda server: mechanism.sample(shape[1]) if server < 2 else np.zeros(shape, np.int64), shape
     )
+    if engine.is_checked:
+        bound = 2 * joint_noise_bound(mechanism)
+        too_large = engine.is_negative(concatenate([total + bound, bound - total]))
+        if not engine.is_all_zero(too_large.sum().reshape(1)):
+            raise DeviationError("a part of the noise is larger than such noise can be")
+    return total
+
+
+TAIL_EXPONENT: Final = 60 * math.log(2)  # draws exceed their bound with probability below 2^-60
+
+
+def joint_noise_bound(mechanism: JointLaplace) -> int:
+    """Return a bound that no entry of a draw exceeds, except with probability 2^-60.
+
+    On real numbers the norm, divided by the scale, has a gamma distribution with as many degrees of freedom as the
+    tables have; unit cubes around integers change the norm by at most half a table (proofs/secure-checked.md).
+
+    Examples
+    --------
+    >>> bound = joint_noise_bound(JointLaplace(Fraction(2), (2, 3)))
+    >>> bool(abs(JointLaplace(Fraction(2), (2, 3)).sample(1000)).max() < bound)
+    True
+    """
+    scale, sizes = float(mechanism.scale), mechanism.sizes
+    freedom, half = sum(size - 1 for size in sizes) + 1, max(sizes) / 2
+    exponent = TAIL_EXPONENT + 2 * half / scale
+    return math.ceil(scale * (freedom + math.sqrt(2 * freedom * exponent) + exponent) + half)
 
 
 def max_draw(scale: Fraction) -> int:
@@ -149,9 +181,9 @@ def _sum_signed_geometrics(engine: Engine, scale: Fraction, shape: tuple[int, ..
         raise MechanismError(f"scale must be positive, got {scale}. Hint: pass sensitivity / epsilon.")
     thresholds = _digit_thresholds(scale)
     digits = len(thresholds)
-    if digits > 8 * engine.ring.itemsize - 3:
+    if digits > engine.counted_bits - 3:
         raise MechanismError(
-            f"noise of scale {scale} does not fit {engine.ring} words. "
+            f"noise of scale {scale} does not fit {engine.counted_bits} bits. "
             "Hint: use ring=numpy.uint64, or increase epsilon."
         )
     count = int(np.prod(shape))
@@ -208,3 +240,65 @@ def _digit_thresholds(scale: Fraction) -> list[int]:
         if high <= 1 << (bits - PRECISION_BITS):  # exp(-2**J / b): the probability beyond J digits
             return thresholds
         thresholds.append((low << PRECISION_BITS) // ((1 << bits) + low))
+
+
+# -- the exponential mechanism ----------------------------------------------------------------------------------------
+
+WEIGHT_BITS = 28  # of the largest weight
+COIN_BITS = 29  # of the uniform number; its product with the total weight must fit 63 bits
+MAX_COMPARISONS = 1 << 24  # per selection, which bounds memory
+
+
+def exponential_delta(epsilon: Fraction, n_candidates: int, n_selections: int) -> float:
+    """Return a bound on the delta of ``n_selections`` selections, due to rounding of weights and of the uniform number.
+
+    The error of a weight is less than one unit of a total of at least 2^WEIGHT_BITS, that of a boundary less than one
+    coin.
+    """
+    distance = n_selections * n_candidates * (2.0**-WEIGHT_BITS + 2.0**-COIN_BITS)
+    return (1 + math.exp(epsilon)) * distance
+
+
+def weight_steps(epsilon: Fraction, n_scores: int) -> Ints:
+    """Return the decreases of the weights exp(-epsilon gap / 2) from each gap to the next, down to a weight of 0.
+
+    Raise MechanismError if ``n_scores`` scores need more comparisons than memory holds.
+    """
+    rate = float(epsilon) / 2  # the paper's form, with twice the sensitivity 1
+    n_gaps = math.ceil(WEIGHT_BITS * math.log(2) / rate) + 1
+    if n_gaps * n_scores > MAX_COMPARISONS:
+        raise MechanismError(
+            f"epsilon={float(epsilon):g} needs {n_gaps * n_scores:,} comparisons for exponential weights. "
+            "Hint: reduce the depth, or choose another mechanism, which needs few."
+        )
+    table = np.floor(2.0**WEIGHT_BITS * np.exp(-rate * np.arange(n_gaps)))
+    steps: Ints = (table - np.append(table[1:], 0)).astype(np.int64)
+    return steps
+
+
+def cumulative_weights(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Shared:
+    """Return running sums of the weights exp(epsilon (score - largest) / 2) of candidates along the first axis."""
+    if engine.counted_bits < 64:
+        raise MechanismError("exponential weights need 64-bit words. Hint: create the engine with ring=numpy.uint64.")
+    steps = weight_steps(epsilon, scores.size)
+    gap = (maximum(engine, scores).reshape(1, *scores.shape[1:]) - scores).reshape(1, -1)
+    # A weight is the sum of the table's steps from its gap on: one comparison per entry, and no exponential on shares.
+    reached = engine.is_negative(gap - np.arange(1, len(steps) + 1)[:, None])  # gap <= 0, 1, 2, ...
+    weights: Shared = (reached * steps[:, None]).sum(axis=0).reshape(*scores.shape)
+    return (weights * allowed).cumsum(axis=0)
+
+
+def draw_threshold(engine: Engine, total: Shared) -> Shared:
+    """Return a uniform secret number below each total, in units of 2^-COIN_BITS."""
+    bits = engine.random_bits((COIN_BITS, total.size))
+    uniform = (bits * (1 << np.arange(COIN_BITS))[:, None]).sum(axis=0)
+    return engine.mul(uniform.reshape(*total.shape), total)
+
+
+def select_exponential(engine: Engine, scores: Shared, epsilon: Fraction) -> Shared:
+    """Select along the first axis by the exponential mechanism; one-hot, with one comparison per candidate."""
+    running = cumulative_weights(engine, scores, epsilon, np.ones(scores.shape, np.int64))
+    mark = draw_threshold(engine, running[-1]).reshape(1, *scores.shape[1:])
+    below = engine.is_negative(mark - running[:-1] * (1 << COIN_BITS))  # 0 ... 0 1 ... 1
+    first = below[:1] * 0
+    return concatenate([below, first + 1], axis=0) - concatenate([first, below], axis=0)

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Public trees from shared rows: MPC-ID3, CDP+PMPC-ID3 (Algorithms 7 to 10) and extra trees (appendix D).
 
-Splits and leaf labels are opened, so the tree is public. The exponential mechanism on shares is here too. Hidden trees,
-which stay in shares, are in ``hidden_trees``.
+Splits and leaf labels are opened, so the tree is public. Hidden trees, which stay in shares, are in ``hidden_trees``.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -16,8 +14,8 @@ from functools import partial
 import numpy as np
 
 from veilwood.arrays import Bools, Ints
-from veilwood.errors import MechanismError, UseError
-from veilwood_secure.mpc.engine import Engine, Shared, concatenate
+from veilwood.errors import UseError
+from veilwood_secure.mpc.engine import Engine, Shared
 from veilwood_secure.mpc.round_batching import run_in_lockstep
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax, maximum
@@ -224,65 +222,15 @@ def grow_extra_trees(
     )  # fmt: skip
 
 
-WEIGHT_BITS = 28  # of the largest weight
-COIN_BITS = 29  # of the uniform number; its product with the total weight must fit 63 bits
-MAX_COMPARISONS = 1 << 24  # per selection, which bounds memory
-
-
-def exponential_delta(epsilon: Fraction, n_candidates: int, n_selections: int) -> float:
-    """Return a bound on the delta of ``n_selections`` selections, due to rounding of weights and of the uniform number.
-
-    The error of a weight is less than one unit of a total of at least 2^WEIGHT_BITS, that of a boundary less than one
-    coin.
-    """
-    distance = n_selections * n_candidates * (2.0**-WEIGHT_BITS + 2.0**-COIN_BITS)
-    return (1 + math.exp(epsilon)) * distance
-
-
-def _cumulative_weights(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Shared:
-    """Return running sums of the weights exp(epsilon (score - largest) / 2) of candidates along the first axis."""
-    if engine.ring != np.uint64:
-        raise MechanismError("exponential weights need 64-bit words. Hint: create the engine with ring=numpy.uint64.")
-    rate = float(epsilon) / 2  # the paper's form, with twice the sensitivity 1
-    table = np.floor(2.0**WEIGHT_BITS * np.exp(-rate * np.arange(math.ceil(WEIGHT_BITS * math.log(2) / rate) + 1)))
-    if len(table) * scores.size > MAX_COMPARISONS:
-        raise MechanismError(
-            f"epsilon={float(epsilon):g} needs {len(table) * scores.size:,} comparisons. "
-            "Hint: use noisy maxima, which need few."
-        )
-    steps = (table - np.append(table[1:], 0)).astype(np.int64)
-    gap = (maximum(engine, scores).reshape(1, *scores.shape[1:]) - scores).reshape(1, -1)
-    # A weight is the sum of the table's steps from its gap on: one comparison per entry, and no exponential on shares.
-    reached = engine.is_negative(gap - np.arange(1, len(steps) + 1)[:, None])  # gap <= 0, 1, 2, ...
-    weights: Shared = (reached * steps[:, None]).sum(axis=0).reshape(*scores.shape)
-    return (weights * allowed).cumsum(axis=0)
-
-
-def _draw_threshold(engine: Engine, total: Shared) -> Shared:
-    """Return a uniform secret number below each total, in units of 2^-COIN_BITS."""
-    bits = engine.random_bits((COIN_BITS, total.size))
-    uniform = (bits * (1 << np.arange(COIN_BITS))[:, None]).sum(axis=0)
-    return engine.mul(uniform.reshape(*total.shape), total)
-
-
-def select_exponential(engine: Engine, scores: Shared, epsilon: Fraction) -> Shared:
-    """Select along the first axis by the exponential mechanism; one-hot, with one comparison per candidate."""
-    running = _cumulative_weights(engine, scores, epsilon, np.ones(scores.shape, np.int64))
-    mark = _draw_threshold(engine, running[-1]).reshape(1, *scores.shape[1:])
-    below = engine.is_negative(mark - running[:-1] * (1 << COIN_BITS))  # 0 ... 0 1 ... 1
-    first = below[:1] * 0
-    return concatenate([below, first + 1], axis=0) - concatenate([first, below], axis=0)
-
-
 def open_exponential_selection(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Ints:
-    """Select as `select_exponential` and open the index, by binary search: log2(candidates) comparisons."""
-    running = _cumulative_weights(engine, scores, epsilon, allowed)
-    mark = _draw_threshold(engine, running[-1])
+    """Select as `noise.select_exponential` and open the index, by binary search: log2(candidates) comparisons."""
+    running = noise.cumulative_weights(engine, scores, epsilon, allowed)
+    mark = noise.draw_threshold(engine, running[-1])
     columns = np.arange(scores.shape[1])
     low, high = np.zeros(len(columns), np.int64), np.full(len(columns), scores.shape[0] - 1)
     while (low < high).any():
         middle = (low + high) // 2
-        left = engine.open(engine.is_negative(mark - running[middle, columns] * (1 << COIN_BITS))) == 1
+        left = engine.open(engine.is_negative(mark - running[middle, columns] * (1 << noise.COIN_BITS))) == 1
         low, high = np.where(left | (low == high), low, middle + 1), np.where(left, middle, high)
     return low
 

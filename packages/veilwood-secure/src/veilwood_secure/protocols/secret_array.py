@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Ints
 from veilwood.errors import MechanismError
 from veilwood_secure.mpc.engine import Engine, Shared, concatenate, stack
 from veilwood_secure.protocols.circuits import absolute, floor_divide, maximum
@@ -197,7 +197,7 @@ def _np_where(mask: Any, x: Any, y: Any) -> SecretArray:
     return SecretArray(engine, first * weights + second * (1 - weights))
 
 
-def _np_take_along_axis(x: SecretArray, places: NDArray[np.int64], axis: int) -> SecretArray:
+def _np_take_along_axis(x: SecretArray, places: Ints, axis: int) -> SecretArray:
     if x.ndim != 2 or axis != 1:
         raise _unsupported_error("take_along_axis")
     return x[np.arange(len(places))[:, None], places]

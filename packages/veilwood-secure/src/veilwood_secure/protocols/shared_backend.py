@@ -22,34 +22,14 @@ from typing import Any, Final, assert_never
 import numpy as np
 
 from veilwood.arrays import Int32s, Ints
+from veilwood.data import counts
 from veilwood.data.batches import Source
-from veilwood.data.counts import (
-    Axis,
-    ClassesByCell,
-    ContingencyTable,
-    EvidenceGain,
-    GradientSums,
-    ResidualHistogram,
-    RowBackend,
-    RowQuery,
-    RowsByCell,
-    TargetSums,
-)
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.contingency import BinnedColumn
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS, MAX_SCORE, SCORE_UNITS
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 from veilwood_secure.protocols import circuits
-from veilwood_secure.protocols.circuits import (
-    add_bits,
-    and_reduce,
-    mux,
-    one_hot_bits,
-    popcount,
-    saturate,
-    subtract_bits,
-    to_rows,
-)
+from veilwood_secure.protocols import circuits as circuit
 from veilwood_secure.protocols.joint_forest import no_batches
 from veilwood_secure.protocols.secret_array import SecretArray
 
@@ -92,7 +72,7 @@ class BitslicedRows(Source):
         return SharedBackend(self.engine, columns, self.cells, self.target, self.valid, n_outputs)
 
 
-class SharedBackend(RowBackend):
+class SharedBackend(counts.RowBackend):
     """Row queries on shares (``veilwood.data.counts.RowBackend``).
 
     Notes
@@ -116,7 +96,7 @@ class SharedBackend(RowBackend):
         self._engine, self._target, self._valid = engine, target, valid
         # A bin number outside the schema, from an owner that violates it, sets no plane.
         self._bin_planes = [
-            engine.land(one_hot_bits(engine, digits, column.n_bins), valid[None])
+            engine.land(circuit.one_hot_bits(engine, digits, column.n_bins), valid[None])
             for column, digits in zip(columns, cells, strict=True)
         ]
         self._scores = [circuits.public_planes(valid, np.zeros(SCORE_DIGITS, bool)) for _ in range(n_outputs)]
@@ -125,56 +105,60 @@ class SharedBackend(RowBackend):
 
     # Interface
 
-    def run(self, query: RowQuery) -> Ints:
+    def run(self, query: counts.RowQuery) -> Ints:
         """Return the answer, in shares."""
         answer: Any = SecretArray(self._engine, self._evaluate_query(query))
         return answer  # type: ignore[no-any-return]
 
-    def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
+    def run_on_sample(self, query: counts.RowQuery, fraction: float) -> tuple[Ints, float]:
         """Run the query on all rows: sampling would not save work here."""
         return self.run(query), 1.0
 
-    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
+    def add_scores(self, table: counts.ContingencyTable, values: Int32s) -> None:
         """Add a score update per cell to the scores of its rows."""
         planes = self._cell_planes(table)
         for output, score in enumerate(self._scores):
             updates = np.clip(values[:, output], -MAX_SCORE, MAX_SCORE)
-            self._scores[output] = add_bits(self._engine, score, circuits.lookup(planes, updates, SCORE_DIGITS))
+            self._scores[output] = circuit.add_bits(self._engine, score, circuits.lookup(planes, updates, SCORE_DIGITS))
 
     # Queries
 
-    def _evaluate_query(self, query: RowQuery) -> Shared:
+    def _evaluate_query(self, query: counts.RowQuery) -> Shared:
         match query:
-            case RowsByCell(table):
-                return popcount(self._engine, self._cell_planes(table))
-            case ClassesByCell((ContingencyTable(()),), n_classes):  # classes need no multiplication by cells
-                return popcount(self._engine, self._class_planes(n_classes)).reshape(1, n_classes)
-            case ClassesByCell(tables, n_classes):
+            case counts.RowsByCell(table):
+                return circuit.popcount(self._engine, self._cell_planes(table))
+            case counts.ClassesByCell(
+                (counts.ContingencyTable(()),), n_classes
+            ):  # classes need no multiplication by cells
+                return circuit.popcount(self._engine, self._class_planes(n_classes)).reshape(1, n_classes)
+            case counts.ClassesByCell(tables, n_classes):
                 cells = concatenate([self._cell_planes(table) for table in tables])
                 classes = self._class_planes(n_classes)
-                return popcount(self._engine, self._engine.land(cells[:, None], classes[None]))
-            case TargetSums():
-                found = popcount(self._engine, concatenate([self._mask_padding(self._target), self._valid[None]]))
+                return circuit.popcount(self._engine, self._engine.land(cells[:, None], classes[None]))
+            case counts.TargetSums():
+                found = circuit.popcount(
+                    self._engine, concatenate([self._mask_padding(self._target), self._valid[None]])
+                )
                 up = (found[:-1] * (1 << np.arange(TARGET_DIGITS))).sum(axis=0)
                 return stack([up, found[-1] * TARGET_LEVELS - up])
-            case ResidualHistogram(marks):
-                return popcount(self._engine, self._mask_padding(self._residual_planes(marks)))
-            case GradientSums():
+            case counts.ResidualHistogram(marks):
+                return circuit.popcount(self._engine, self._mask_padding(self._residual_planes(marks)))
+            case counts.GradientSums():
                 return self._gradient_sums(query)
-            case EvidenceGain():
+            case counts.EvidenceGain():
                 return self._evidence_gain(query)
         assert_never(query)  # mypy reports a kind of query that joint fits cannot answer
 
     def _residual_planes(self, marks: Ints) -> Bits:
         """Return one plane per mark: rows whose residual is at most this mark and above the one before."""
-        residual = self._residual()
+        residual = self._target_minus_score()
         digits = circuits.binary_digits(marks, len(residual))  # (digits, marks)
         limits = circuits.public_planes(self._valid, digits)
         wide = residual[:, None].broadcast_to((len(residual), len(marks), *residual.shape[1:]))
-        up_to = ~subtract_bits(self._engine, limits, wide)[-1]
+        up_to = ~circuit.subtract_bits(self._engine, limits, wide)[-1]
         return concatenate([up_to[:1], up_to[1:-1] ^ up_to[:-2], ~up_to[-2:-1]])
 
-    def _gradient_sums(self, query: GradientSums) -> Shared:
+    def _gradient_sums(self, query: counts.GradientSums) -> Shared:
         gradients = self._row_gradients(query.n_classes, query.limit)  # (outputs, rows)
         outputs, n = gradients.shape
         by_prefix: dict[Any, list[int]] = {}
@@ -197,16 +181,16 @@ class SharedBackend(RowBackend):
                 start += size
         return concatenate([found[place] for place in range(len(query.tables))]) * GRADIENT_UNIT
 
-    def _evidence_gain(self, query: EvidenceGain) -> Shared:
+    def _evidence_gain(self, query: counts.EvidenceGain) -> Shared:
         # The product of a gradient and a score, in units of both, is GRADIENT_LEVELS times the answer: the score is
         # rounded to that many units, and the product needs no division.
         engine, drop = self._engine, GRADIENT_LEVELS.bit_length() - 1
         offset = circuits.binary_digits(GRADIENT_LEVELS // 2 - query.start, SCORE_DIGITS)  # (digits, outputs)
         scores = stack(self._scores, axis=1)
-        rounded = add_bits(engine, scores, circuits.public_planes(self._valid, offset))[drop:]
+        rounded = circuit.add_bits(engine, scores, circuits.public_planes(self._valid, offset))[drop:]
         weights = 1 << np.arange(len(rounded))
         weights[-1] *= -1
-        added = (to_rows(engine, rounded) * weights[:, None, None]).sum(axis=0)  # (outputs, rows)
+        added = (circuit.to_rows(engine, rounded) * weights[:, None, None]).sum(axis=0)  # (outputs, rows)
         gain = engine.dot(self._row_gradients(query.n_classes, query.limit), added, axis=0)
         return circuits.clip(engine, gain, query.max_gain).sum().reshape(1)
 
@@ -218,10 +202,10 @@ class SharedBackend(RowBackend):
 
     def _class_planes(self, n_classes: int) -> Bits:
         return self._cached_planes(
-            ("classes",), lambda: self._mask_padding(one_hot_bits(self._engine, self._target, n_classes))
+            ("classes",), lambda: self._mask_padding(circuit.one_hot_bits(self._engine, self._target, n_classes))
         )
 
-    def _cell_planes(self, table: ContingencyTable) -> Bits:
+    def _cell_planes(self, table: counts.ContingencyTable) -> Bits:
         """Return one plane per cell of a table, shape (C, W)."""
         if not table.axes:
             return self._valid[None]
@@ -231,20 +215,20 @@ class SharedBackend(RowBackend):
             planes = both.reshape(-1, *self._valid.shape)
         return planes
 
-    def _group_planes(self, axis: Axis) -> Bits:
+    def _group_planes(self, axis: counts.Axis) -> Bits:
         """Return one plane per group of a column's bins. No message."""
         fine, groups = self._bin_planes[axis.feature], axis.groups[: len(self._bin_planes[axis.feature])]
         return fine.map_parts(
             lambda part: np.stack([np.bitwise_xor.reduce(part[groups == group], axis=0) for group in range(axis.size)])
         )
 
-    def _cell_indicators(self, axes: tuple[Axis, ...]) -> Shared:
+    def _cell_indicators(self, axes: tuple[counts.Axis, ...]) -> Shared:
         """Return the row indicators of cells as integers, shape (C, rows)."""
         key = tuple(map(_axis_key, axes))
         if key not in self._indicator_cache:
             while sum(len(one) for one in self._indicator_cache.values()) > MAX_CACHED_PLANES:
                 self._indicator_cache.pop(next(iter(self._indicator_cache)))
-            self._indicator_cache[key] = to_rows(self._engine, self._cell_planes(ContingencyTable(axes)))
+            self._indicator_cache[key] = circuit.to_rows(self._engine, self._cell_planes(counts.ContingencyTable(axes)))
         return self._indicator_cache[key]
 
     def _cached_planes(self, key: Any, make: Callable[[], Bits]) -> Bits:
@@ -261,84 +245,88 @@ class SharedBackend(RowBackend):
         digits = self._binary_gradients(limit) if n_classes else self._regression_gradients(limit)
         weights = 1 << np.arange(GRADIENT_DIGITS)
         weights[-1] *= -1
-        integers = to_rows(self._engine, self._mask_padding(digits))
+        integers = circuit.to_rows(self._engine, self._mask_padding(digits))
         return (integers * weights[:, None]).sum(axis=0).reshape(1, -1)
 
     def _binary_gradients(self, limit: int) -> Bits:
         """Return class minus probability of the second class, clipped to the limit."""
         engine, score = self._engine, self._scores[0]
         digits_used, sign = score[IGNORED_DIGITS:], score[-1]
-        inside = and_reduce(
+        inside = circuit.and_reduce(
             engine,
             ~(digits_used[LOOKUP_DIGITS - 1 : -1] ^ sign[None].broadcast_to(digits_used[LOOKUP_DIGITS - 1 : -1].shape)),
         )
         # The digits if they fit, else saturated: all ones above, zeros below. With the sign inverted: 0 to 255.
         beyond = (~sign)[None].broadcast_to((LOOKUP_DIGITS - 1, *sign.shape))
-        index = concatenate([mux(engine, inside[None], digits_used[: LOOKUP_DIGITS - 1], beyond), (~sign)[None]])
+        index = concatenate(
+            [circuit.mux(engine, inside[None], digits_used[: LOOKUP_DIGITS - 1], beyond), (~sign)[None]]
+        )
         log_odds = (
             (np.arange(1 << LOOKUP_DIGITS) + 0.5 - (1 << LOOKUP_DIGITS - 1)) * (1 << IGNORED_DIGITS) / SCORE_UNITS
         )
         second = np.rint(GRADIENT_LEVELS / (1 + np.exp(-log_odds))).astype(np.int64)
         max_gradient = limit // GRADIENT_UNIT
-        planes = one_hot_bits(engine, index, 1 << LOOKUP_DIGITS)
+        planes = circuit.one_hot_bits(engine, index, 1 << LOOKUP_DIGITS)
         if_first = circuits.lookup(planes, -np.minimum(second, max_gradient), GRADIENT_DIGITS)
         if_second = circuits.lookup(planes, np.minimum(GRADIENT_LEVELS - second, max_gradient), GRADIENT_DIGITS)
-        return mux(engine, self._target[:1], if_second, if_first)
+        return circuit.mux(engine, self._target[:1], if_second, if_first)
 
     def _regression_gradients(self, limit: int) -> Bits:
         """Return residual / limit, clipped to [-1, 1]."""
-        residual = self._residual()
+        residual = self._target_minus_score()
         sign = residual[-1]
         turned = residual ^ sign[None].broadcast_to(residual.shape)
-        magnitude = add_bits(self._engine, turned, concatenate([sign[None], residual[1:] & 0]))
+        magnitude = circuit.add_bits(self._engine, turned, concatenate([sign[None], residual[1:] & 0]))
         drop = max(0, int(limit).bit_length() - (RESIDUAL_DIGITS - 1))
-        index = saturate(self._engine, magnitude[drop:], RESIDUAL_DIGITS)
+        index = circuit.saturate(self._engine, magnitude[drop:], RESIDUAL_DIGITS)
         size = np.minimum((np.arange(1 << RESIDUAL_DIGITS) << drop) * GRADIENT_LEVELS // limit, GRADIENT_LEVELS)
-        planes = one_hot_bits(self._engine, index, 1 << RESIDUAL_DIGITS)
+        planes = circuit.one_hot_bits(self._engine, index, 1 << RESIDUAL_DIGITS)
         above = circuits.lookup(planes, size, GRADIENT_DIGITS)
         below = circuits.lookup(planes, -size, GRADIENT_DIGITS)
-        return mux(self._engine, sign[None], below, above)
+        return circuit.mux(self._engine, sign[None], below, above)
 
-    def _residual(self) -> Bits:
+    def _target_minus_score(self) -> Bits:
         """Return target minus score; the last digit is its sign."""
         zeros = (self._target[:1] & 0).broadcast_to((SCORE_DIGITS, *self._target.shape[1:]))
         shift = LEVEL_UNITS.bit_length() - 1
         target = concatenate([zeros[:shift], self._target, zeros[shift + TARGET_DIGITS :]])
-        return subtract_bits(self._engine, target, self._scores[0])
+        return circuit.subtract_bits(self._engine, target, self._scores[0])
 
     def _multiclass_gradients(self, n_classes: int) -> Shared:
         """Return class minus probability, one number per class. Classes are stacked on the second axis."""
         engine = self._engine
         largest = self._scores[0]
         for score in self._scores[1:]:
-            behind = subtract_bits(engine, largest, score)[-1:]
-            largest = mux(engine, behind, score, largest)
+            behind = circuit.subtract_bits(engine, largest, score)[-1:]
+            largest = circuit.mux(engine, behind, score, largest)
         scores = stack(self._scores, axis=1)  # (digits, classes, W)
         wide = largest[:, None].broadcast_to(scores.shape)
-        index = saturate(engine, subtract_bits(engine, wide, scores)[IGNORED_DIGITS:], LOOKUP_DIGITS - 1)
+        index = circuit.saturate(
+            engine, circuit.subtract_bits(engine, wide, scores)[IGNORED_DIGITS:], LOOKUP_DIGITS - 1
+        )
         log_odds = (np.arange(1 << LOOKUP_DIGITS - 1) + 0.5) * (1 << IGNORED_DIGITS) / SCORE_UNITS
         exp = np.rint(((1 << EXP_DIGITS) - 1) * np.exp(-log_odds)).astype(np.int64)
-        powers = circuits.lookup(one_hot_bits(engine, index, 1 << LOOKUP_DIGITS - 1), exp, EXP_DIGITS)
+        powers = circuits.lookup(circuit.one_hot_bits(engine, index, 1 << LOOKUP_DIGITS - 1), exp, EXP_DIGITS)
         n_digits = EXP_DIGITS + (n_classes - 1).bit_length() + 2
         zero = powers[:1] & 0
         powers = concatenate([powers, zero.broadcast_to((n_digits - EXP_DIGITS, *powers.shape[1:]))])
         total = powers[:, 0]
         for one in range(1, n_classes):
-            total = add_bits(engine, total, powers[:, one])
+            total = circuit.add_bits(engine, total, powers[:, one])
         total = total[:, None].broadcast_to(powers.shape)
         remainder, quotient = powers, []
         for _ in range(GRADIENT_LEVELS.bit_length() - 1):  # long division, the highest digit first
             remainder = concatenate([zero, remainder[:-1]])
-            less = subtract_bits(engine, remainder, total)
+            less = circuit.subtract_bits(engine, remainder, total)
             fits = ~less[-1:]
-            remainder = mux(engine, fits, less, remainder)
+            remainder = circuit.mux(engine, fits, less, remainder)
             quotient.append(fits[0])
         probability = stack(quotient[::-1])  # (digits, classes, W)
-        integers = to_rows(engine, engine.land(probability, self._valid.broadcast_to(probability.shape)))
+        integers = circuit.to_rows(engine, engine.land(probability, self._valid.broadcast_to(probability.shape)))
         weights = (1 << np.arange(len(quotient))).reshape(-1, 1, 1)
-        own = to_rows(engine, self._class_planes(n_classes))
+        own = circuit.to_rows(engine, self._class_planes(n_classes))
         return own * GRADIENT_LEVELS - (integers * weights).sum(axis=0)
 
 
-def _axis_key(axis: Axis) -> tuple[int, bytes]:
+def _axis_key(axis: counts.Axis) -> tuple[int, bytes]:
     return axis.feature, axis.groups.tobytes()

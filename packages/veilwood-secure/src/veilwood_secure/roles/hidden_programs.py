@@ -23,40 +23,11 @@ from veilwood.privacy.selection import NoisyMax
 from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine, Shared, concatenate
 from veilwood_secure.mpc.round_batching import run_in_lockstep
-from veilwood_secure.protocols import noise, records
+from veilwood_secure.protocols import hidden_forest, hidden_trees, noise, records
 from veilwood_secure.protocols.circuits import argmax
-from veilwood_secure.protocols.hidden_forest import (
-    HiddenPlan,
-    assign_rows_to_trees,
-    forest_layout,
-    grow_hidden_forest,
-    plan_hidden_forest,
-    sampling_delta,
-    select_tree_rows,
-)
-from veilwood_secure.protocols.hidden_trees import (
-    CutCandidates,
-    HiddenTree,
-    Recipe,
-    classify_binary,
-    draw_tree_noise,
-    drop_dummy_values,
-    grow_binary_tree,
-    predict_queries,
-    sum_votes,
-)
 from veilwood_secure.protocols.records import SharedRows, are_valid_classes
+from veilwood_secure.roles import program
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.program import (
-    NO_OWNERS,
-    Arrays,
-    OneHotRows,
-    OwnerChannels,
-    Shapes,
-    Shares,
-    TrainingResult,
-    complete_settings,
-)
 
 TARGET_ACCURACY: Final = 0.95
 """Default fraction of correct answers of private votes to queries on which all trees agree."""
@@ -64,7 +35,7 @@ MAX_TREES: Final = 1000
 REPORTED_FRACTIONS: Final = (1.0, 0.8, 0.6)
 
 
-class HiddenForest(OneHotRows):
+class HiddenForest(program.OneHotRows):
     """The default program: one or more trees that stay in shares and answer in shares."""
 
     opens_values = False
@@ -75,52 +46,61 @@ class HiddenForest(OneHotRows):
         self._planned = self._make_plan()
         self.plan = self._planned.plan
 
-    def _make_plan(self) -> HiddenPlan:
-        return plan_hidden_forest(
-            self.schema, epsilon=self.task.exact_epsilon, **complete_settings(self.task, self.settings)
+    def _make_plan(self) -> hidden_forest.HiddenPlan:
+        return hidden_forest.plan_hidden_forest(
+            self.schema, epsilon=self.task.exact_epsilon, **program.complete_settings(self.task, self.settings)
         )
+
+    def find_unchecked(self) -> str | None:
+        """Return the exponential mechanism, the one reason for long words in a hidden tree."""
+        return "exponential weights" if self.ring == np.uint64 else None
 
     # Servers
 
     def train(
-        self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
-    ) -> TrainingResult:
+        self,
+        engine: Engine,
+        rows: Mapping[str, program.Shares],
+        owner_channels: program.OwnerChannels = program.NO_OWNERS,
+    ) -> program.TrainingResult:
         """Train the forest; nothing is opened."""
-        trees = grow_hidden_forest(engine, self.join_rows(engine, rows), self._planned)
+        trees = hidden_forest.grow_hidden_forest(engine, self.join_rows(engine, rows), self._planned)
         return self.pack_trees(trees)
 
-    def pack_trees(self, trees: Sequence[HiddenTree]) -> TrainingResult:
+    def pack_trees(self, trees: Sequence[hidden_trees.HiddenTree]) -> program.TrainingResult:
         """Return the trees as arrays in shares."""
         hidden: dict[str, Shared] = {}
         for number, tree in enumerate(trees):
             hidden |= {f"{number}.{level}": part for level, part in enumerate(tree.splits)}
             hidden[f"{number}.leaves"] = tree.leaves
-        return TrainingResult(hidden)
+        return program.TrainingResult(hidden)
 
     # Users
 
-    def encode_queries(self, X: Any) -> tuple[Arrays, int]:
+    def encode_queries(self, X: Any) -> tuple[program.Arrays, int]:
         """Return the arrays that a user shares, and the number of queries."""
         bits = records.encode_one_hot(Encoding(self.schema, "bins").encode(X), self.domain)
         return {"features": bits}, bits.shape[-1]
 
-    def query_shapes(self, rows: int) -> Shapes:
+    def query_shapes(self, rows: int) -> program.Shapes:
         """Return the shapes of these arrays."""
         return {"features": (self.domain.n_features, self.domain.width, rows)}
 
-    def answer_queries(self, engine: Engine, model: Shares, query: Shares) -> Shared:
+    def answer_queries(self, engine: Engine, model: program.Shares, query: program.Shares) -> Shared:
         """Predict in shares: the class index of each query."""
-        return predict_queries(engine, self._unpack_trees(model), query["features"])
+        return hidden_trees.predict_queries(engine, self._unpack_trees(model), query["features"])
 
-    def _unpack_trees(self, model: Shares) -> list[HiddenTree]:
+    def _unpack_trees(self, model: program.Shares) -> list[hidden_trees.HiddenTree]:
         depth = self._planned.recipe.depth
         return [
-            HiddenTree(tuple(model[f"{number}.{level}"] for level in range(depth)), model[f"{number}.leaves"])
+            hidden_trees.HiddenTree(
+                tuple(model[f"{number}.{level}"] for level in range(depth)), model[f"{number}.leaves"]
+            )
             for number in range(self._planned.n_trees)
         ]
 
-    def check_queries(self, engine: Engine, user: str, query: Shares) -> None:
-        """Raise PartyError, naming the user, if its queries are not rows. The model is not used before.
+    def check_queries(self, engine: Engine, user: str, query: program.Shares) -> None:
+        """Raise PartyError if a user's queries are not rows. The model is not used before.
 
         Notes
         -----
@@ -155,9 +135,9 @@ class PrivateVotes(HiddenForest):
 
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": None, "query_epsilon": "1/4"}
 
-    def _make_plan(self) -> HiddenPlan:
+    def _make_plan(self) -> hidden_forest.HiddenPlan:
         task = self.task
-        chosen = complete_settings(task, self.settings)
+        chosen = program.complete_settings(task, self.settings)
         neighbours = Neighbours()
         each, depth = exact_fraction(chosen["query_epsilon"]), chosen["max_depth"]
         self.max_answers = int(task.exact_epsilon / each)
@@ -169,9 +149,9 @@ class PrivateVotes(HiddenForest):
         score_range = neighbours.score_range(2)
         self._scale = score_range / each
         epsilon, shape = self.max_answers * each, (self.max_answers, self.domain.n_classes)
-        delta = sampling_delta(epsilon, [(self._scale, math.prod(shape))])
+        delta = hidden_forest.sampling_delta(epsilon, [(self._scale, math.prod(shape))])
         self._answer_loss = Loss(each, delta / self.max_answers)
-        recipe = Recipe(self.domain, (None,) * depth, None)
+        recipe = hidden_trees.Recipe(self.domain, (None,) * depth, None)
         plan = Plan(
             estimator="PrivateVotes",
             loss=Loss(epsilon, delta),
@@ -185,7 +165,7 @@ class PrivateVotes(HiddenForest):
             released="nothing but noisy majorities of the votes of trees that stay in shares",
             schema_name=self.schema.name,
             schema_hash=self.schema.fingerprint(),
-            layout=forest_layout(recipe, n_trees),
+            layout=hidden_forest.forest_layout(recipe, n_trees),
             expected_leaf_mse=0.0,
             notes={
                 f"answers right if {share:.0%} of {n_trees} trees are": f"{right:.0%}"
@@ -193,7 +173,7 @@ class PrivateVotes(HiddenForest):
                 if (right := vote_accuracy(n_trees, share, each, score_range, self.domain.n_classes))
             },
         )  # fmt: skip
-        return HiddenPlan(plan, recipe, n_trees)
+        return hidden_forest.HiddenPlan(plan, recipe, n_trees)
 
     def query_loss(self, rows: int) -> Loss | None:
         """Return the loss of a batch of queries, proportional to their number."""
@@ -201,9 +181,9 @@ class PrivateVotes(HiddenForest):
         assert each.epsilon is not None
         return Loss(rows * each.epsilon, rows * each.delta)
 
-    def answer_queries(self, engine: Engine, model: Shares, query: Shares) -> Shared:
+    def answer_queries(self, engine: Engine, model: program.Shares, query: program.Shares) -> Shared:
         """Return the class index of the noisy maximum of votes, with noise that no server knows."""
-        total = sum_votes(engine, self._unpack_trees(model), query["features"])
+        total = hidden_trees.sum_votes(engine, self._unpack_trees(model), query["features"])
         winner = argmax(engine, total + noise.geometric(engine, self._scale, total.shape))
         return engine.refresh((winner * np.arange(winner.shape[0])[:, None]).sum(axis=0))
 
@@ -234,32 +214,36 @@ def choose_n_trees(epsilon: Fraction, score_range: int, n_classes: int) -> int:
 def invalid_queries_error(user: str) -> PartyError:
     """Return the one error for any fault in any query of a message, so that the error reveals nothing else."""
     return PartyError(
-        f"user {user} sent questions that are not rows of the schema: none of them is answered.", party=f"user {user}"
+        f"queries of user {user} do not fit the schema, or were changed on the way; none was answered. "
+        "Hint: encode them by the schema of the task."
     )
 
 
 class BinaryForest(HiddenForest):
     """Hidden binary trees: a node splits on a threshold or on one value."""
 
-    def _make_plan(self) -> HiddenPlan:
-        self._cuts = CutCandidates.from_schema(self.schema)
-        return plan_hidden_forest(
+    def _make_plan(self) -> hidden_forest.HiddenPlan:
+        self._cuts = hidden_trees.CutCandidates.from_schema(self.schema)
+        return hidden_forest.plan_hidden_forest(
             self.schema,
             epsilon=self.task.exact_epsilon,
             n_cuts=self._cuts.n_cuts,
-            **complete_settings(self.task, self.settings),
+            **program.complete_settings(self.task, self.settings),
         )
 
-    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
+    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[program.Arrays, int]:
         """Encode an owner's rows as one-hot features, each column with its own number of values."""
         arrays, rows = super().encode_rows(owner, X, y, pad_to)
-        return {**arrays, "features": drop_dummy_values(arrays["features"], self._owner_sizes(owner))}, rows
+        return {
+            **arrays,
+            "features": hidden_trees.drop_dummy_values(arrays["features"], self._owner_sizes(owner)),
+        }, rows
 
-    def row_shapes(self, owner: str, rows: int) -> Shapes:
+    def row_shapes(self, owner: str, rows: int) -> program.Shapes:
         """Return the shapes of these arrays."""
         return {**super().row_shapes(owner, rows), "features": (sum(self._owner_sizes(owner)), rows)}
 
-    def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+    def find_fault(self, engine: Engine, owner: str, shares: program.Shares) -> str | None:
         """Check that features and classes are one-hot."""
         if not _is_one_hot(engine, shares["features"], self._owner_sizes(owner)):
             return "features that are not one-hot"
@@ -270,7 +254,7 @@ class BinaryForest(HiddenForest):
     def _owner_sizes(self, owner: str) -> list[int]:
         return [self.domain.sizes[place] for place in self.task.feature_indices(owner)]
 
-    def join_rows(self, engine: Engine, rows: Mapping[str, Shares]) -> SharedRows:
+    def join_rows(self, engine: Engine, rows: Mapping[str, program.Shares]) -> SharedRows:
         """Return the rows of all owners as one table: stacked, or columns joined in the schema's order."""
         if not self.task.is_vertical:
             features = concatenate([part["features"] for part in rows.values()], axis=1)
@@ -284,37 +268,45 @@ class BinaryForest(HiddenForest):
         return SharedRows(concatenate([columns[place] for place in range(len(columns))]), classes)
 
     def train(
-        self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
-    ) -> TrainingResult:
+        self,
+        engine: Engine,
+        rows: Mapping[str, program.Shares],
+        owner_channels: program.OwnerChannels = program.NO_OWNERS,
+    ) -> program.TrainingResult:
         """Train the trees, all in the same rounds; nothing is opened."""
         records, recipe, n_trees = self.join_rows(engine, rows), self._planned.recipe, self._planned.n_trees
-        tree_of_row = assign_rows_to_trees(engine, records.n_rows, n_trees) if n_trees > 1 else None
+        tree_of_row = hidden_forest.assign_rows_to_trees(engine, records.n_rows, n_trees) if n_trees > 1 else None
 
-        def grow_tree(tree: int, lane: Engine) -> HiddenTree:
-            own = records if tree_of_row is None else select_tree_rows(records, tree_of_row, tree)
-            return grow_binary_tree(lane, own.features, own.classes, self._cuts, recipe, draw_tree_noise(lane, recipe))
+        def grow_tree(tree: int, lane: Engine) -> hidden_trees.HiddenTree:
+            own = records if tree_of_row is None else hidden_forest.select_tree_rows(records, tree_of_row, tree)
+            return hidden_trees.grow_binary_tree(
+                lane, own.features, own.classes, self._cuts, recipe, hidden_trees.draw_tree_noise(lane, recipe)
+            )
 
         return self.pack_trees(run_in_lockstep(engine, [partial(grow_tree, tree) for tree in range(n_trees)]))
 
-    def encode_queries(self, X: Any) -> tuple[Arrays, int]:
+    def encode_queries(self, X: Any) -> tuple[program.Arrays, int]:
         """Return the arrays that a user shares, and the number of queries."""
         arrays, rows = super().encode_queries(X)
-        return {"features": drop_dummy_values(arrays["features"], self.domain.sizes)}, rows
+        return {"features": hidden_trees.drop_dummy_values(arrays["features"], self.domain.sizes)}, rows
 
-    def query_shapes(self, rows: int) -> Shapes:
+    def query_shapes(self, rows: int) -> program.Shapes:
         """Return the shapes of these arrays."""
         return {"features": (sum(self.domain.sizes), rows)}
 
-    def check_queries(self, engine: Engine, user: str, query: Shares) -> None:
-        """Raise PartyError, naming the user, if its queries are not rows. The model is not used before."""
+    def check_queries(self, engine: Engine, user: str, query: program.Shares) -> None:
+        """Raise PartyError if a user's queries are not rows. The model is not used before."""
         features = query["features"]
         if not engine.is_consistent(features) or not _is_one_hot(engine, features, self.domain.sizes):
             raise invalid_queries_error(user)
 
-    def answer_queries(self, engine: Engine, model: Shares, query: Shares) -> Shared:
+    def answer_queries(self, engine: Engine, model: program.Shares, query: program.Shares) -> Shared:
         """Predict in shares: the class index of each query."""
         trees = self._unpack_trees(model)
-        programs = [partial(classify_binary, tree=tree, cuts=self._cuts, queries=query["features"]) for tree in trees]
+        programs = [
+            partial(hidden_trees.classify_binary, tree=tree, cuts=self._cuts, queries=query["features"])
+            for tree in trees
+        ]
         votes = run_in_lockstep(engine, programs)
         total = votes[0]
         for one in votes[1:]:

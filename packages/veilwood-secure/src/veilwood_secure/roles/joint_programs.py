@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from veilwood import estimators
+from veilwood.arrays import Bools
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import UseError
@@ -22,20 +22,11 @@ from veilwood_secure.mpc.engine import Bits, Engine, concatenate, stack
 from veilwood_secure.protocols import circuits
 from veilwood_secure.protocols import joint_forest as joint
 from veilwood_secure.protocols.shared_backend import BitslicedRows
+from veilwood_secure.roles import program
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.program import (
-    NO_OWNERS,
-    Arrays,
-    OwnerChannels,
-    Program,
-    Shapes,
-    Shares,
-    TrainingResult,
-    complete_settings,
-)
 
 
-class JointForest(Program):
+class JointForest(program.Program):
     """An ordinary estimator: owners share sums over their rows, servers add noise, and opened values are released.
 
     Forests that count rows once take one array of sums from each owner. Other estimators run several queries, and
@@ -44,6 +35,7 @@ class JointForest(Program):
 
     opens_values = can_resume = True
     ring = joint.RING
+    checked_bits = 44
     settings: ClassVar[Mapping[str, Any]] = {
         "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "noise_protocol": None,
     }  # fmt: skip
@@ -55,8 +47,12 @@ class JointForest(Program):
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        chosen = complete_settings(task, self.settings)
+        chosen = program.complete_settings(task, self.settings)
         name, requested = chosen["estimator"], chosen["noise_protocol"]
+        if self.is_checked:  # a part of dealt noise is what its server says it is
+            if requested == "dealt":
+                raise UseError(f"task {task.name!r}: checked servers do not deal noise. Hint: choose 'sampled'.")
+            requested = "sampled"
         if requested not in (None, *joint.NOISE_PROTOCOLS):
             raise UseError(
                 f"task {task.name!r}: noise_protocol {requested!r} does not exist. "
@@ -86,11 +82,16 @@ class JointForest(Program):
         self.needs_online_owners = joint.needs_online_owners(self.estimator)
         self._n_sums = sum(math.prod(step.shape) for step in self.plan.steps)
 
+    def find_unchecked(self) -> str | None:
+        """Return the estimators whose scores are quotients of numbers up to 2^58."""
+        name = type(self.estimator).__name__
+        return f"the scores of {name}" if name.startswith(("Greedy", "Median")) else None
+
     def owner_schema(self, owner: str) -> Schema:
         """Return the whole schema: owners hold whole rows."""
         return self.task.public_schema
 
-    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
+    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[program.Arrays, int]:
         """Return the sums over an owner's rows. Servers do not learn the number of rows."""
         if self.needs_online_owners:
             raise UseError(
@@ -98,11 +99,11 @@ class JointForest(Program):
             )
         return {"sums": joint.compute_owner_sums(self.estimator, X, y)}, 1
 
-    def row_shapes(self, owner: str, rows: int) -> Shapes:
+    def row_shapes(self, owner: str, rows: int) -> program.Shapes:
         """Return the shape of these sums; none for online owners, which send sums query by query."""
         return {} if self.needs_online_owners else {"sums": (self._n_sums,)}
 
-    def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+    def find_fault(self, engine: Engine, owner: str, shares: program.Shares) -> str | None:
         """Return None: wrong sums harm the model but no other owner."""
         return None
 
@@ -111,8 +112,11 @@ class JointForest(Program):
         joint.run_owner(self.estimator, self.plan, X, y, channels)
 
     def train(
-        self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
-    ) -> TrainingResult:
+        self,
+        engine: Engine,
+        rows: Mapping[str, program.Shares],
+        owner_channels: program.OwnerChannels = program.NO_OWNERS,
+    ) -> program.TrainingResult:
         """Run the estimator's method on the owners' sums."""
         if self.needs_online_owners:
             owners = joint.OnlineOwners(engine, owner_channels, self.estimator)
@@ -122,7 +126,7 @@ class JointForest(Program):
             sums = joint.sum_shares([part["sums"] for part in rows.values()])
             source = joint.SharedSums.from_collector(engine, lambda shape: sums.reshape(*shape))
             opened = joint.run_server(engine, self.estimator, self.plan, self.noise_protocol, source)
-        return TrainingResult(released={"opened": opened})
+        return program.TrainingResult(released={"opened": opened})
 
 
 class ForestOnShares(JointForest):
@@ -152,14 +156,14 @@ class ForestOnShares(JointForest):
         features = tuple(public.features[place] for place in self.task.feature_indices(owner))
         return Schema(public.name, public.task, public.target, features)
 
-    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
+    def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[program.Arrays, int]:
         """Encode an owner's rows as binary digits, 64 rows to a word. Padding is not counted."""
         encoding = Encoding(self.owner_schema(owner), "grid")
         codes, places = encoding.encode(X), self.task.feature_indices(owner)
         rows = padded_row_count(len(codes), pad_to)
         cells = [self._columns[place].bin_codes(codes[:, at]) for at, place in enumerate(places)]
         digits = [circuits.binary_digits(cell, self._digits[place]) for cell, place in zip(cells, places, strict=True)]
-        out: Arrays = {"cells": circuits.pack_bits(_pad_planes(np.concatenate(digits), rows))}
+        out: program.Arrays = {"cells": circuits.pack_bits(_pad_planes(np.concatenate(digits), rows))}
         if self.task.holds_target(owner):
             if y is None:
                 raise UseError(f"owner {owner} holds the target {self.task.public_schema.target.name!r}. Hint: pass y.")
@@ -171,13 +175,13 @@ class ForestOnShares(JointForest):
             out["target"] = circuits.pack_bits(_pad_planes(planes, rows))
         return out, rows
 
-    def row_shapes(self, owner: str, rows: int) -> Shapes:
+    def row_shapes(self, owner: str, rows: int) -> program.Shapes:
         """Return the shapes of these words."""
         words = -(-rows // circuits.WORD_BITS)
-        out: Shapes = {"cells": (sum(self._digits[place] for place in self.task.feature_indices(owner)), words)}
+        out: program.Shapes = {"cells": (sum(self._digits[place] for place in self.task.feature_indices(owner)), words)}
         return out | ({"target": (self._target_digits + 1, words)} if self.task.holds_target(owner) else {})
 
-    def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+    def find_fault(self, engine: Engine, owner: str, shares: program.Shares) -> str | None:
         """Check that every bin and class exists in the schema."""
         planes = circuits.decompose_bits(engine, shares["cells"])
         sizes = [self._columns[place].n_bins for place in self.task.feature_indices(owner)]
@@ -195,8 +199,11 @@ class ForestOnShares(JointForest):
         return None
 
     def train(
-        self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
-    ) -> TrainingResult:
+        self,
+        engine: Engine,
+        rows: Mapping[str, program.Shares],
+        owner_channels: program.OwnerChannels = program.NO_OWNERS,
+    ) -> program.TrainingResult:
         """Run PrivateForest on the shared rows."""
         cells: dict[int, Bits] = {}
         if self.task.is_vertical:
@@ -212,7 +219,7 @@ class ForestOnShares(JointForest):
         source = BitslicedRows.from_shares(
             engine, [cells[place] for place in range(len(cells))], planes[:-1], planes[-1]
         )
-        return TrainingResult(
+        return program.TrainingResult(
             released={"opened": joint.run_server(engine, self.estimator, self.plan, self.noise_protocol, source)}
         )
 
@@ -231,6 +238,6 @@ def padded_row_count(rows: int, pad_to: int | None) -> int:
     return rows if pad_to is None else pad_to
 
 
-def _pad_planes(planes: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
+def _pad_planes(planes: Bools, rows: int) -> Bools:
     """Append padding rows of zeros, which are not valid rows."""
     return np.pad(planes, ((0, 0), (0, rows - planes.shape[1])))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -24,25 +23,17 @@ from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.mpc.shares import SharePair, pair_from_bytes, pair_to_bytes
+from veilwood_secure.roles import transport
 from veilwood_secure.roles.checkpoints import Checkpoint, EncryptedFolder, ModelStore, StoredModel
-from veilwood_secure.roles.config import CONFIG_FILE, Config, Task
+from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.hidden_programs import HiddenForest, invalid_queries_error
-from veilwood_secure.roles.identity import PartyName, is_signed, tls_context
+from veilwood_secure.roles.identity import PartyName, is_signed, sign_text, tls_context
 from veilwood_secure.roles.monitoring import MonitoringMixin
 from veilwood_secure.roles.program import Shapes, program_for_task
-from veilwood_secure.roles.sessions import SessionBroker, agree_on_facts, role_ledger
+from veilwood_secure.roles.receipts import answer_facts, statement_text
+from veilwood_secure.roles.sessions import SessionBroker, agree_on_facts, draw_name, exchange_values, role_ledger
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.training import TrainingMixin
-from veilwood_secure.roles.transport import (
-    MAX_CONNECTIONS,
-    MAX_FIRST_MESSAGE,
-    MAX_INCOMING_BYTES,
-    MAX_PER_PARTY,
-    Channel,
-    Listener,
-    LostError,
-    TlsLinks,
-)
 from veilwood_secure.roles.uploads import Piece, piece_row_counts, share_size, split_piece
 
 IDLE_TIMEOUT_S: Final = 900.0
@@ -58,30 +49,32 @@ class UserRequestsMixin:
     party: int
     _sessions: SessionBroker
 
-    def _reject_revoked(self, channel: Channel) -> None:
+    def _reject_revoked(self, channel: transport.Channel) -> None:
         """Raise PartyError if the peer was revoked; implemented by ``Server``."""
         raise NotImplementedError
 
     def _receive_shares(
-        self, channel: Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]], size_error: PartyError
-    ) -> SharePairs:
-        """Receive shares of public shapes, one message each. Raise ``size_error`` if one has another length."""
+        self, channel: transport.Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]], size_error: PartyError
+    ) -> tuple[SharePairs, list[bytes]]:
+        """Receive shares of public shapes, one message each. Return them, parsed and as they came.
+
+        Raise ``size_error`` if one has another length.
+        """
         sizes = [2 * np.dtype(ring).itemsize * math.prod(shape) for shape in shapes.values()]
         if max(sizes) > self.config.largest_message:
             raise DomainTooLargeError("these are more rows than this server takes. Hint: send fewer rows at a time.")
         channel.limit = self.config.largest_message
         channel.send_fields(send=list(shapes))
         try:
-            return {
-                name: pair_from_bytes(memoryview(channel.receive_large(size)), shape, ring)
-                for (name, shape), size in zip(shapes.items(), sizes, strict=True)
-            }
+            messages = [bytes(channel.receive_large(size)) for size in sizes]
+            named = zip(shapes.items(), messages, strict=True)
+            return {name: pair_from_bytes(message, shape, ring) for (name, shape), message in named}, messages
         except PartyError:
             raise
         except VeilwoodError:
             raise size_error from None
 
-    def _answer_queries(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
+    def _answer_queries(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         """Answer a user's queries, in order, until it leaves."""
         model, program = self._require_model(task_state), task_state.program
         if not isinstance(program, HiddenForest):
@@ -89,11 +82,12 @@ class UserRequestsMixin:
         channel.send_fields(statement=model.facts["statement"], training=model.facts["training"])
         if self.party == 0:
             channel.receive_fields("go")
+        number = 0
         with self._sessions.open_session(str(fields["session"]), task_state.task.name) as links:
             user = channel.peer.name
             facts = {"task": task_state.task.fingerprint(), "user": user, "training": model.facts["training"]}
             agree_on_facts(links, facts)
-            engine = ReplicatedEngine(links, ring=task_state.program.ring)
+            engine = program.make_engine(links)
             names = [key.removeprefix("first.") for key in model.arrays if key.startswith("first.")]
             hidden = {
                 name: engine.load((model.arrays[f"first.{name}"], model.arrays[f"second.{name}"])) for name in names
@@ -106,21 +100,27 @@ class UserRequestsMixin:
                 if task_state.model is not model:
                     raise UseError(f"model {task_state.task.name!r} was retired.")
                 shapes = program.query_shapes(parse_row_count(rows))
-                pairs = self._receive_shares(channel, shapes, program.ring, invalid_queries_error(user))
-                agree_on_facts(links, {"rows": rows}, blame=str(channel.peer))
+                pairs, messages = self._receive_shares(channel, shapes, program.ring, invalid_queries_error(user))
+                agree_on_facts(links, {"rows": rows})
                 query = {name: engine.load(pair) for name, pair in pairs.items()}
                 program.check_queries(engine, user, query)
                 reservation = self._charge_answers(
                     task_state, model, links, program.query_loss(parse_row_count(rows)), channel.peer
                 )
-                first, second = engine.local_shares(program.answer_queries(engine, hidden, query))
+                first, second = engine.user_shares(program.answer_queries(engine, hidden, query))
                 if reservation is not None:
                     reservation.commit()
-                channel.send(pair_to_bytes((first, second)))
-            agree_on_facts(links, {"rows": 0}, blame=str(channel.peer))
+                answer = pair_to_bytes((first, second))
+                signed = answer_facts(
+                    self.party, model.facts["training"], str(fields["session"]), number, messages, answer
+                )
+                channel.send(answer)
+                channel.send_fields(signature=sign_text(self.config.identity, statement_text("answer", signed)))
+                number += 1
+            agree_on_facts(links, {"rows": 0})
 
     def _charge_answers(
-        self, task_state: TaskState, model: StoredModel, links: TlsLinks, cost: Loss | None, user: PartyName
+        self, task_state: TaskState, model: StoredModel, links: transport.TlsLinks, cost: Loss | None, user: PartyName
     ) -> Reservation | None:
         """Charge the loss of answers, if any, at all three servers or none, before noise is drawn."""
         if cost is None:
@@ -137,12 +137,15 @@ class UserRequestsMixin:
             raise
         return reservation
 
-    def _send_released(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
+    def _send_released(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         """Send a user the values that training released. Nothing else of a model is ever sent."""
         model = self._require_model(task_state)
         released = {key: array for key, array in model.arrays.items() if key.startswith("released.")}
         channel.send_fields(
-            statement=model.facts["statement"], training=model.facts["training"], released=list(released)
+            statement=model.facts["statement"],
+            training=model.facts["training"],
+            released=list(released),
+            signatures=model.facts["signatures"],
         )
         for array in released.values():
             channel.send(np.ascontiguousarray(array, "<i8").data)
@@ -201,7 +204,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         self._task_states = {}
         self._closed = threading.Event()
         self._lock = threading.RLock()
-        self._config_mtime = 0.0
+        self._config_mtime = (0, 0)
         self._revoked: tuple[str, ...] = ()
         self._task_faults = {}  # reasons why tasks of the configuration are not served
         self._listeners = []
@@ -219,11 +222,17 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         participants = tls_context(config.identity, config.participants_authority, listens=True)
         self._contexts += [peers, participants]
         for port, context, on_connection, max_per_party, max_bytes in (
-            (here.peers, peers, self._accept_peer, MAX_CONNECTIONS, None),
-            (here.participants, participants, self._serve_participant, MAX_PER_PARTY, MAX_INCOMING_BYTES),
+            (here.peers, peers, self._accept_peer, transport.MAX_CONNECTIONS, None),
+            (
+                here.participants,
+                participants,
+                self._serve_participant,
+                transport.MAX_PER_PARTY,
+                transport.MAX_INCOMING_BYTES,
+            ),
         ):
             self._listeners.append(
-                Listener(
+                transport.Listener(
                     config.listen,
                     port,
                     context,
@@ -263,12 +272,12 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
     def _certificate_time(self) -> int:
         return self.config.identity.certificate.stat().st_mtime_ns
 
-    def _accept_peer(self, channel: Channel) -> None:
+    def _accept_peer(self, channel: transport.Channel) -> None:
         """Accept another server, unless its certificate was revoked."""
         self._reject_revoked(channel)
         self._sessions.accept_peer(channel)
 
-    def _reject_revoked(self, channel: Channel) -> None:
+    def _reject_revoked(self, channel: transport.Channel) -> None:
         """Raise PartyError if the peer or its certificate was revoked. Called in open sessions too."""
         self._reload_config()
         if str(channel.peer) in self._revoked:
@@ -278,7 +287,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
 
     def _reload_config(self) -> None:
         """Read the configuration if it changed, and serve added tasks."""
-        changed = (self.config.folder / CONFIG_FILE).stat().st_mtime
+        changed = self.config.modified_ns
         with self._lock:
             if changed == self._config_mtime:
                 return
@@ -319,7 +328,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         if str(name) in self._task_faults and state is None:
             raise PartyError(f"server {self.party} does not serve task {str(name)!r}: {self._task_faults[str(name)]}")
         if state is None:
-            raise PartyError(f"server {self.party} knows no task {str(name)[:60]!r}. Hint: compare configurations.")
+            raise PartyError(f"server {self.party} has no task {str(name)[:60]!r}. Hint: compare configurations.")
         if fingerprint != state.task.fingerprint():
             raise PartyError(
                 f"task {name!r} is another one at server {self.party}: schema, epsilon, owners, users or settings "
@@ -329,7 +338,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
 
     # Owners and users
 
-    def _serve_participant(self, channel: Channel) -> None:
+    def _serve_participant(self, channel: transport.Channel) -> None:
         """Serve one connection of an owner or user, and handle every error."""
         who, do = channel.peer, "nothing"  # metric label of unknown requests
         try:
@@ -338,7 +347,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             state = self._find_task(words["task"], words["fingerprint"])
             allowed = state.task.owners if who.role == "owner" else state.task.users
             if who.role not in ("owner", "user") or who.name not in allowed:
-                raise PartyError(f"{who} has no part in task {state.task.name!r}.", party=str(who))
+                raise PartyError(f"{who} does not take part in task {state.task.name!r}.", party=str(who))
             role, action = {
                 "contribute": ("owner", self._receive_upload),
                 "attend": ("owner", self._keep_online),
@@ -355,7 +364,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             self._count_request(do, who, "done")
             channel.close()
         except VeilwoodError as error:
-            self._count_request(do, who, "lost" if isinstance(error, LostError) else "refused")
+            self._count_request(do, who, "lost" if isinstance(error, transport.LostError) else "refused")
             log.warning("%s: %s", who, error)
             channel.close_with_error(error)
         except Exception as error:  # no request may stop the server
@@ -363,7 +372,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             log.error("%s: unexpected %s", who, type(error).__name__, exc_info=log.isEnabledFor(logging.DEBUG))
             channel.close_with_error(error)
 
-    def _send_status(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
+    def _send_status(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         more = True
         while more:
             with task_state.lock:
@@ -372,6 +381,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                     "phase": task_state.phase,
                     "missing": task_state.missing_owners,
                     "failure": task_state.failure,
+                    "resumes": task_state.lost_party is not None,
                 }
                 status["disagree"] = task_state.disagreeing_owners
                 if channel.peer.role == "owner":
@@ -380,18 +390,18 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             channel.send_fields(**status, **{key: facts.get(key) for key in ("training", "statement")})
             more = bool(channel.receive_fields("more")["more"])
 
-    def _retire_model(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
+    def _retire_model(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         with task_state.lock:
             task_state.reject_if_training()
             self._model_store.delete(task_state.task.name)
-            task_state.model = None
+            task_state.model = task_state.failure = task_state.lost_party = None
             task_state.clear_rows()
             self._drop_attempt(task_state)
             task_state.checkpoint.save()
         log.info("%s: retired by %s", task_state.task.name, channel.peer)
         channel.send_fields(retired=True, ticket=task_state.checkpoint.ticket)
 
-    def _receive_upload(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
+    def _receive_upload(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         """Receive an owner's shares piece by piece, and check them with the other servers."""
         with task_state.lock:
             task_state.reject_if_training()
@@ -411,7 +421,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         self._store_approval(channel, task_state, fields)
         widest = max((share_size(self.party, shape, program.ring) for shape in shapes[0].values()), default=0)
         channel.limit = min(
-            self.config.largest_message, max(widest, MAX_FIRST_MESSAGE)
+            self.config.largest_message, max(widest, transport.MAX_FIRST_MESSAGE)
         )  # bounds the memory of an upload
         channel.send_fields(send=list(shapes[0]), held=len(held))
         start = channel.receive_fields("start")["start"]
@@ -444,12 +454,12 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                     task_state.checkpoint.parts.setdefault(owner, {})[part] = entry
                     self._drop_attempt(task_state)  # it was a training on other rows
                     task_state.checkpoint.save()
-            engine = ReplicatedEngine(links, ring=program.ring)
+            engine = program.make_engine(links)
             try:
                 for number in range(start, len(counts)):
                     due = Piece(part, entry, name, number, shapes[number + 1 == len(counts)])
                     self._receive_piece(channel, task_state, links, engine, due)
-            except LostError:
+            except transport.LostError:
                 raise
             except VeilwoodError:
                 with task_state.lock:
@@ -463,20 +473,23 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         channel.send_fields(accepted=True)
 
     def _accept_upload(
-        self, channel: Channel, task_state: TaskState, links: TlsLinks, part: str, upload_entry: dict[str, Any]
+        self,
+        channel: transport.Channel,
+        task_state: TaskState,
+        links: transport.TlsLinks,
+        part: str,
+        upload_entry: dict[str, Any],
     ) -> None:
         """Accept a part if all three servers have it, with each piece from the same session.
 
         Until then its owner counts as missing, so no training begins with rows that only some servers have.
         """
-        reports, owner = (
-            agree_on_facts(links, {"accepted": upload_entry["upload"]}, exchange=list(upload_entry["held"])),
-            channel.peer.name,
-        )
+        agree_on_facts(links, {"accepted": upload_entry["upload"]})
+        reports, owner = exchange_values(links, list(upload_entry["held"])), channel.peer.name
         same, here = reports.count(reports[0]) == 3, f"server {self.party}"
         with task_state.lock:
             if task_state.checkpoint.parts.get(owner, {}).get(part, upload_entry) is not upload_entry:
-                raise LostError(f"{channel.peer} started this part again.", party=str(channel.peer))
+                raise transport.LostError(f"{channel.peer} started this part again.", party=str(channel.peer))
             if (
                 task_state.is_current_upload(owner, part, upload_entry) and not task_state.is_training
             ):  # otherwise the other servers have begun to train
@@ -486,10 +499,15 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                     task_state.checkpoint.drop_part(owner, part)
                 task_state.checkpoint.save()
         if not same:
-            raise LostError(f"{here} has pieces of another upload. Hint: send the rows again.", party=here)
+            raise transport.LostError(f"{here} has pieces of another upload. Hint: send the rows again.", party=here)
 
     def _receive_piece(
-        self, channel: Channel, task_state: TaskState, links: TlsLinks, engine: ReplicatedEngine, due: Piece
+        self,
+        channel: transport.Channel,
+        task_state: TaskState,
+        links: transport.TlsLinks,
+        engine: ReplicatedEngine,
+        due: Piece,
     ) -> None:
         """Receive a piece of an owner's rows, check it with the other servers, and store it.
 
@@ -514,16 +532,17 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         with task_state.lock:
             task_state.reject_if_training()
             if not task_state.is_current_upload(owner, part, entry):
-                raise LostError(f"{channel.peer} started this part again.", party=str(channel.peer))
+                raise transport.LostError(f"{channel.peer} started this part again.", party=str(channel.peer))
             task_state.checkpoint.write_piece(owner, part, number, data)
             entry["held"].append(session)
             task_state.checkpoint.save()
-        counters = agree_on_facts(links, {"piece": number}, exchange=task_state.checkpoint.counter)
+        agree_on_facts(links, {"piece": number})
+        counters = exchange_values(links, task_state.checkpoint.counter)
         with task_state.lock:
             task_state.checkpoint.check_counters(counters, concurrent=True)
         channel.send_fields(piece=number)
 
-    def _store_approval(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
+    def _store_approval(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         """Store an owner's signature under what is to be trained. Raise PartyError if it is missing or invalid."""
         listed = fields.get("tickets")
         tickets = [str(ticket) for ticket in listed] if isinstance(listed, list) else []
@@ -537,7 +556,9 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             )
         with task_state.lock:
             if tickets[self.party] != task_state.checkpoint.ticket:
-                raise LostError(f"server {self.party} begins another training.", party=f"server {self.party}")
+                raise transport.LostError(
+                    f"server {self.party} has started another training.", party=f"server {self.party}"
+                )
             task_state.checkpoint.approvals[channel.peer.name] = {
                 "signature": str(fields["approval"]),
                 "tickets": tickets,
@@ -546,7 +567,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                 owner for owner in task_state.disagreeing_owners if owner != channel.peer.name
             ]
 
-    def _receive_consent(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
+    def _receive_consent(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         """Receive an owner's consent to another charge, for rows that are here."""
         with task_state.lock:
             task_state.reject_if_training()
@@ -559,18 +580,16 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             channel.receive_fields("go")
             self._begin_training(task_state)
 
-    def _admit_owner(self, channel: Channel, task_state: TaskState, links: TlsLinks, facts: dict[str, Any]) -> str:
+    def _admit_owner(
+        self, channel: transport.Channel, task_state: TaskState, links: transport.TlsLinks, facts: dict[str, Any]
+    ) -> str:
         """Agree with the other servers to admit an owner, and delete a model that not all of them have.
 
-        Return a session name drawn by server 0, so that no owner can use one name for two sessions.
+        Return a session name that the servers draw, so that no owner can use one name for two sessions.
         """
         held = task_state.model.facts["training"] if task_state.model else None
-        reports = agree_on_facts(
-            links,
-            facts,
-            blame=str(channel.peer),
-            exchange=[held, task_state.checkpoint.state_summary, secrets.token_hex(8)],
-        )
+        agree_on_facts(links, facts)
+        reports, name = exchange_values(links, [held, task_state.checkpoint.state_summary]), draw_name(links)
         with task_state.lock:
             task_state.checkpoint.agree_on_state([report[1] for report in reports], self.party)
         if held is not None and all(report[0] == held for report in reports):
@@ -584,20 +603,22 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                 task_state.model is not None
             ):  # of a training that did not end at all three servers, so it cannot be queried
                 self._discard_model(task_state)
-        return str(reports[0][2])
+        return name
 
-    def _keep_online(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
+    def _keep_online(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         """Keep the connection of an online owner until the servers have trained."""
         program, owner, here = task_state.program, channel.peer.name, f"server {self.party}"
         if not program.needs_online_owners:
-            raise UseError(f"task {task_state.task.name!r} takes rows once. Hint: call contribute.")
+            raise UseError(
+                f"task {task_state.task.name!r} does not accept more rows. Hint: call contribute once, with all rows."
+            )
         if fields.get("plan") != program.plan.fingerprint():
             raise PartyError(
                 f"{channel.peer} plans another training. Hint: check that all parties run the same version.",
                 party=str(channel.peer),
             )
         if task_state.is_training:  # on connections that this owner has lost: that training ends soon
-            raise LostError(f"{here} still trains {task_state.task.name!r}.", party=here)
+            raise transport.LostError(f"{here} still trains {task_state.task.name!r}.", party=here)
         self._store_approval(channel, task_state, fields)
         channel.limit = self.config.largest_message
         channel.send_fields(received=True)
@@ -622,14 +643,14 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                 if task_state.is_training or ended.is_set():
                     continue
                 if task_state.owner_channels.get(owner) is not channel:
-                    raise LostError(f"{channel.peer} opened another connection.", party=str(channel.peer))
+                    raise transport.LostError(f"{channel.peer} opened another connection.", party=str(channel.peer))
                 if channel.has_input:  # owners send nothing unasked: the connection was closed
                     del task_state.owner_channels[owner], task_state.online_sessions[owner]
-                    raise LostError(f"{channel.peer} has left.", party=str(channel.peer))
+                    raise transport.LostError(f"{channel.peer} has left.", party=str(channel.peer))
         with task_state.lock:
             if task_state.model is None:
-                kind = PartyError if task_state.lost_server is None else LostError
+                kind = PartyError if task_state.lost_party is None else transport.LostError
                 raise kind(
-                    f"task {task_state.task.name!r} was not trained: {task_state.failure}", party=task_state.lost_server
+                    f"task {task_state.task.name!r} was not trained: {task_state.failure}", party=task_state.lost_party
                 )
         channel.send_fields(trained=True)

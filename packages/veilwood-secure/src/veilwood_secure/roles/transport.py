@@ -149,6 +149,8 @@ class Channel:
         """Send an error to the peer if possible, and close."""
         text = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
         fields = {"message": text, "party": getattr(error, "party", None), "lost": isinstance(error, LostError)}
+        if not isinstance(error, PartyError):  # a fault of its own, such as a budget or a full disk
+            fields["party"] = "self"
         with suppress(PartyError, OSError):
             self._queue_frame(_FAILURE, json.dumps(fields).encode()[:MAX_FIRST_MESSAGE])
             exchange_until([self], self, lambda: not self._outgoing, _CLOSING_TIMEOUT_S)
@@ -243,7 +245,7 @@ class Channel:
                 raise self._protocol_error("it announced a message longer than is allowed")
             if self._quota is not None:
                 if len(self._incoming) >= _MAX_UNREAD:
-                    raise self._protocol_error("it sends more messages without being asked")
+                    raise self._protocol_error("it sent more messages than were requested")
                 if length > MAX_FIRST_MESSAGE:
                     self._quota.acquire(self.peer, length)
                     self._held_bytes = length
@@ -282,8 +284,8 @@ class Channel:
             kind = LostError if fields.get("lost") else PartyError
         except (ValueError, KeyError, TypeError, AttributeError):
             return self._protocol_error("its error message cannot be read")
-        if party and party != str(self.peer) and self.peer.role == "server":  # an owner or user may blame itself only
-            return kind(text, party=to_printable(str(party)[:60]))
+        if self.peer.role == "server" and party not in ("self", str(self.peer)):  # owners and users blame themselves
+            return kind(text, party=to_printable(str(party)[:60]) if party else None)
         return kind(f"{self.peer} gave up: {text}", party=str(self.peer))
 
     def _protocol_error(self, text: str) -> PartyError:
@@ -598,9 +600,9 @@ class Listener:
                 time.sleep(0.02)  # no descriptors left, or the peer has gone: keep listening
                 continue
             self._pending.add(secured, address[0])
-            threading.Thread(target=self._authenticate, args=(secured, address[0]), daemon=True).start()
+            threading.Thread(target=self._authenticate_peer, args=(secured, address[0]), daemon=True).start()
 
-    def _authenticate(self, connection: ssl.SSLSocket, host: str) -> None:
+    def _authenticate_peer(self, connection: ssl.SSLSocket, host: str) -> None:
         try:
             _complete_handshake(connection)
             who = peer_name(connection)

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import AnyArray, Ints
 from veilwood.errors import UseError
 from veilwood.privacy import entropy
 from veilwood_secure.mpc.engine import as_ring_array
@@ -106,10 +106,10 @@ class UploadPieces:
         """Number of rows of each piece."""
         return [self.n_rows] if self._is_single_piece else piece_row_counts(self._program, self._owner, self.n_rows)
 
-    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+    def __iter__(self) -> Iterator[dict[str, AnyArray]]:
         return (self.encode_piece(number) for number in range(len(self.row_counts)))
 
-    def encode_piece(self, number: int) -> dict[str, NDArray[Any]]:
+    def encode_piece(self, number: int) -> dict[str, AnyArray]:
         """Return the arrays of a piece in the order in which they are sent."""
         if self._order is None:
             return self._ordered_piece(number)
@@ -120,7 +120,7 @@ class UploadPieces:
             self._order[number * self._max_rows : number * self._max_rows + self.row_counts[number]]
         )
 
-    def _ordered_piece(self, number: int) -> dict[str, NDArray[Any]]:
+    def _ordered_piece(self, number: int) -> dict[str, AnyArray]:
         """Return the arrays of a piece in the order of the table."""
         if self._is_single_piece:
             return self._encoded
@@ -131,7 +131,7 @@ class UploadPieces:
             return self._program.encode_rows(self._owner, X, y, count if self._pad_to else None)[0]
         return self._padding_piece(count)
 
-    def _shuffled_piece(self, indices: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def _shuffled_piece(self, indices: Ints) -> dict[str, AnyArray]:
         """Return a piece of the rows with these indices. Indices beyond the table are padding."""
         real = indices < self._n_real_rows
         if not real.any():
@@ -141,7 +141,7 @@ class UploadPieces:
         back = np.argsort(np.argsort(~real, kind="stable"))
         return {name: array[..., back] for name, array in encoded.items()}
 
-    def _padding_piece(self, count: int) -> dict[str, NDArray[Any]]:
+    def _padding_piece(self, count: int) -> dict[str, AnyArray]:
         """Return a piece of padding rows, which are not counted."""
         shapes = self._program.row_shapes(self._owner, count)
         if all(shape[-1] == count for shape in shapes.values()):
@@ -166,13 +166,13 @@ def order_key(secret: bytes, about: str) -> bytes:
     return hmac.new(secret, f"order of rows: {about}".encode(), hashlib.sha256).digest()
 
 
-def _keyed_permutation(key: bytes | None, count: int) -> NDArray[np.int64] | None:
+def _keyed_permutation(key: bytes | None, count: int) -> Ints | None:
     if key is None:
         return None
     return np.argsort(KeyStream(key).next_integers((count,), np.dtype(np.uint64)), kind="stable")
 
 
-def _take_rows(table: Any, places: slice | NDArray[np.int64]) -> Any:
+def _take_rows(table: Any, places: slice | Ints) -> Any:
     if table is None:
         return None
     if hasattr(table, "iloc"):
@@ -184,7 +184,7 @@ def _take_rows(table: Any, places: slice | NDArray[np.int64]) -> Any:
     return table.take(places) if hasattr(table, "take") else table[places]
 
 
-def seeded_shares(array: NDArray[Any], ring: Ring) -> list[bytes]:
+def seeded_shares(array: AnyArray, ring: Ring) -> list[bytes]:
     """Split an array for three servers: parts 0 and 1 are expanded from seeds, and only part 2 is sent.
 
     Examples
@@ -219,7 +219,7 @@ def expand_pair(party: int, data: bytes | bytearray | memoryview, shape: tuple[i
     return (drawn, third) if party == 1 else (third, drawn)
 
 
-def _expand_seed(seed: bytes, shape: tuple[int, ...], ring: Ring) -> NDArray[Any]:
+def _expand_seed(seed: bytes, shape: tuple[int, ...], ring: Ring) -> AnyArray:
     return KeyStream(seed).next_integers(shape, np.dtype(ring))
 
 

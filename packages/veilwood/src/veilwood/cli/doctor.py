@@ -108,7 +108,7 @@ _BY_PLATFORM = ";"
 
 def _check_packages() -> Iterator[Finding]:
     """Yield the versions of required packages and the state of each extra, as the distribution declares them."""
-    extras = _requirements("veilwood")
+    extras = _extra_requirements("veilwood")
     for name in extras.pop("", []):
         version = _installed_version(name)
         yield Finding(name, "broken" if version is None else "well", version or "is required and not installed")
@@ -124,7 +124,7 @@ def _check_packages() -> Iterator[Finding]:
         yield Finding(f"extra [{extra}]", "missing" if absent else "well", text)
 
 
-def _requirements(distribution: str) -> dict[str, list[str]]:
+def _extra_requirements(distribution: str) -> dict[str, list[str]]:
     """Return the packages that each extra of a distribution requires, those of a sibling's extra included.
 
     The name "" has what is required everywhere, and ``_BY_PLATFORM`` what is required where it has wheels.
@@ -138,7 +138,7 @@ def _requirements(distribution: str) -> dict[str, list[str]]:
         names = extras.setdefault(found[1] if found else _BY_PLATFORM if ";" in line else "", [])
         names.append(package[1])
         if package[1].startswith("veilwood-") and _installed_version(package[1]) is not None:
-            names += _requirements(package[1]).get(package[2] or "", [])
+            names += _extra_requirements(package[1]).get(package[2] or "", [])
     return extras
 
 

@@ -17,38 +17,15 @@ import pandas as pd
 import typer
 
 from veilwood import estimators
-from veilwood.cli.ledger import describe_remaining, open_existing_ledger
-from veilwood.cli.options import (
-    DEFAULT_CSV,
-    DEFAULT_SPEND_OPTIONS,
-    AsJson,
-    CsvOptions,
-    Delta,
-    Drop,
-    Epsilon,
-    Force,
-    LedgerPath,
-    ModelPath,
-    Params,
-    ShowValues,
-    SpendOptions,
-    check_output,
-    confirm_spend,
-    explicit_options,
-    is_quiet,
-    option_groups,
-    print_info,
-    print_result,
-    read_number,
-    read_params,
-)
+from veilwood.cli import options
+from veilwood.cli.ledger import describe_charge, open_existing_ledger
 from veilwood.cli.schema import SchemaPath, TableArgument
 from veilwood.data.columns import did_you_mean
 from veilwood.data.problems import show_private_values
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import NotFoundError, PrivacyWarning, SchemaError, UseError
 from veilwood.estimators.new_rows import NewRowCounts, check_rule, predict_files
-from veilwood.estimators.parameters import estimator_from_plan, tuned_parameters
+from veilwood.estimators.parameters import estimator_from_plan, separate_parameters, tuned_parameters
 from veilwood.evaluation.evaluate import evaluate
 from veilwood.models import file as model_file
 from veilwood.privacy.accountant import process_spend
@@ -88,10 +65,10 @@ class EstimatorOptions:
     estimator: Annotated[
         str, typer.Option("--estimator", metavar="NAME", help=f"Family or class: {', '.join(FAMILIES)}.")
     ] = DEFAULT_FAMILY
-    epsilon: Epsilon = 1.0
-    delta: Delta = 0.0
-    param: Params = None
-    drop: Drop = False
+    epsilon: options.Epsilon = 1.0
+    delta: options.Delta = 0.0
+    param: options.Params = None
+    drop: options.Drop = False
 
     def make_estimator(self, schema: Schema, ledger: Ledger | None = None) -> Any:
         """Return the estimator for a schema."""
@@ -107,11 +84,11 @@ class EstimatorOptions:
                 f"{family} has no estimator for {schema.task}, the task of schema {schema.name!r}. Hint: choose "
                 f"another of {', '.join(FAMILIES)}."
             )
-        with_options = {"schema", "epsilon", "delta", "ledger"}
+        with_options = separate_parameters(estimator)
         allowed = [name for name in inspect.signature(estimator).parameters if name not in with_options]
         # Public, and fixed so that the printed plan is the one that is executed.
         parameters: dict[str, Any] = {"random_state": 0, "invalid": "drop" if self.drop else "refuse"}
-        for key, value in read_params(self.param).items():
+        for key, value in options.read_params(self.param).items():
             if key in with_options:
                 raise UseError(f"--param cannot set {key!r}. Hint: use the option --{key}.")
             if key not in allowed:
@@ -131,7 +108,7 @@ SqlOption = Annotated[
 ]
 
 
-@option_groups
+@options.option_groups
 def plan(
     schema: SchemaPath,
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Ignored: the table of the later fit.")] = None,
@@ -144,9 +121,9 @@ def plan(
         Path | None, typer.Option("--out", "-o", metavar="PLAN.json", help="Output file, for fit --plan.")
     ] = None,
     sql: SqlOption = None,
-    csv: CsvOptions = DEFAULT_CSV,
-    force: Force = False,
-    as_json: AsJson = False,
+    csv: options.CsvOptions = options.DEFAULT_CSV,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Print what fit would release, without reading data.
 
@@ -167,13 +144,13 @@ def plan(
             "number of rows of a private-forest, pass --param n_rows=N."
         )
     if out is not None:
-        check_output(out, force)
+        options.check_output(out, force)
     if rows is None:
         planned = forest.plan()
         if out is not None:
             planned.save(out)
     else:
-        parameters = read_params(estimator_options.param)
+        parameters = options.read_params(estimator_options.param)
         tuned = tuned_parameters(type(forest))
         grid = {key: v if isinstance(v, list) else [v] for key, v in parameters.items() if key in tuned}
         planned = tune(
@@ -191,16 +168,16 @@ def plan(
         payload["statements"] = statements
         note += "\n\n-- SQL statements. KEY replaces a secret key; later rounds have other constants.\n"
         note += "\n".join(f"{statement};" for statement in statements)
-    print_result(as_json, payload, f"{planned}{note}", quiet_text=None if out is None else str(out))
+    options.print_result(as_json, payload, f"{planned}{note}", quiet_text=None if out is None else str(out))
 
 
-@option_groups
+@options.option_groups
 def fit(
     context: typer.Context,
     table: TableArgument,
     schema: SchemaPath,
     estimator_options: EstimatorOptions = DEFAULT_ESTIMATOR,
-    ledger: LedgerPath = None,
+    ledger: options.LedgerPath = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", metavar="MODEL", help="Output file. Default: name of TABLE, with .veilwood."),
@@ -209,7 +186,7 @@ def fit(
         Path | None,
         typer.Option("--plan", metavar="PLAN.json", help="Plan to execute; it sets estimator, budget and parameters."),
     ] = None,
-    csv: CsvOptions = DEFAULT_CSV,
+    csv: options.CsvOptions = options.DEFAULT_CSV,
     holdout_fraction: Annotated[
         float | None,
         typer.Option("--holdout", metavar="FRACTION", help="Fraction of the units to hold out for evaluation."),
@@ -218,7 +195,7 @@ def fit(
         float | None,
         typer.Option("--evaluate-epsilon", metavar="E", help="Privacy loss of that evaluation, if it adds to the fit."),
     ] = None,
-    spend_options: SpendOptions = DEFAULT_SPEND_OPTIONS,
+    spend_options: options.SpendOptions = options.DEFAULT_SPEND_OPTIONS,
 ) -> None:
     """Train a private model on a table and charge the ledger.
 
@@ -231,11 +208,11 @@ def fit(
       veilwood fit visits.csv --schema visits.json --plan plan.json --ledger visits.db
     """
     out = Path(re.split(r"[.*?\[]", Path(table).name)[0] or "model").with_suffix(".veilwood") if out is None else out
-    check_output(out, spend_options.force)
+    options.check_output(out, spend_options.force)
     if holdout_fraction is not None:
-        check_output(evaluation_path(out), spend_options.force)
+        options.check_output(evaluation_path(out), spend_options.force)
     if find_database(table) is not None:
-        check_output(statements_file(out), spend_options.force)
+        options.check_output(statements_file(out), spend_options.force)
     charged = NO_LEDGER if ledger is None else open_existing_ledger(ledger)
     declared = csv.apply_to(_load_schema(schema))
     if plan is None:
@@ -243,15 +220,15 @@ def fit(
         planned = forest.plan()
     else:
         planned = Plan.load(plan)
-        if conflicts := explicit_options(context, inspect.signature(EstimatorOptions).parameters):
+        if conflicts := options.explicit_options(context, inspect.signature(EstimatorOptions).parameters):
             raise UseError(f"--plan already sets {conflicts[0]}. Hint: omit --{conflicts[0]}, or make a new plan.")
         forest = estimator_from_plan(declared, planned, charged)
     if not spend_options.as_json:
-        print_info(planned.explain())
+        options.print_info(planned.explain())
     evaluation = "" if evaluate_epsilon is None else f" and epsilon={evaluate_epsilon:g} for the evaluation"
     if holdout_fraction is not None and not evaluation:
         evaluation = " (for training and evaluation: no unit is in both)"
-    confirm_spend(f"{planned.loss}{evaluation}", charged, spend_options.yes)
+    options.confirm_spend(f"{planned.loss}{evaluation}", charged, spend_options.yes)
     with _note_spend(charged, planned), show_private_values(spend_options.show_values):
         forest.fit(table, plan=planned, holdout_fraction=holdout_fraction, evaluate_epsilon=evaluate_epsilon)
         model_file.save(forest, out)
@@ -260,15 +237,15 @@ def fit(
         if holdout_fraction is not None:
             forest.evaluation_.save(evaluation_path(out))
     if not spend_options.as_json and (learned := forest.plan_.learned):
-        print_info(f"Adaptive decisions: {learned}.")
+        options.print_info(f"Adaptive decisions: {learned}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
     if holdout_fraction is not None:
         data["evaluation"] = forest.evaluation_.to_dict()
         if not spend_options.as_json:
-            print_info(f"\nOn held-out units:\n{forest.evaluation_.quality}\nWritten to {evaluation_path(out)}")
+            options.print_info(f"\nOn held-out units:\n{forest.evaluation_.quality}\nWritten to {evaluation_path(out)}")
     record = f"\nSHA-256 of the SQL statements: {statements_file(out)}" if forest.statements_ else ""
-    text = f"\nCertificate: {forest.privacy_}\nCharge: {_describe_charge(charged)}\nModel: {out}{record}"
-    print_result(spend_options.as_json, data, text, quiet_text=str(out))
+    text = f"\nCertificate: {forest.privacy_}\nCharge: {describe_charge(charged)}\nModel: {out}{record}"
+    options.print_result(spend_options.as_json, data, text, quiet_text=str(out))
 
 
 def statements_file(model: Path) -> Path:
@@ -276,20 +253,21 @@ def statements_file(model: Path) -> Path:
     return model.with_suffix(".statements.txt")
 
 
-@option_groups
+@options.option_groups
 def evaluate_model(
-    model: ModelPath,
+    model: options.ModelPath,
     table: TableArgument,
     epsilon: Annotated[
-        float, typer.Option("--epsilon", metavar="E", parser=read_number, help="Privacy loss of the evaluation.")
+        float,
+        typer.Option("--epsilon", metavar="E", parser=options.read_number, help="Privacy loss of the evaluation."),
     ],
-    delta: Delta = 0.0,
-    ledger: LedgerPath = None,
-    drop: Drop = False,
+    delta: options.Delta = 0.0,
+    ledger: options.LedgerPath = None,
+    drop: options.Drop = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="OUT.json", help="Output file, for veilwood report.")
     ] = None,
-    spend_options: SpendOptions = DEFAULT_SPEND_OPTIONS,
+    spend_options: options.SpendOptions = options.DEFAULT_SPEND_OPTIONS,
 ) -> None:
     """Evaluate a model on private rows and charge the ledger.
 
@@ -301,10 +279,10 @@ def evaluate_model(
       veilwood evaluate visits.veilwood held-out.csv --epsilon 0.1 --ledger visits.db
     """
     if out is not None:
-        check_output(out, spend_options.force)
+        options.check_output(out, spend_options.force)
     charged = NO_LEDGER if ledger is None else open_existing_ledger(ledger)
     forest = model_file.load(model)
-    confirm_spend(f"epsilon={epsilon:g}", charged, spend_options.yes)
+    options.confirm_spend(f"epsilon={epsilon:g}", charged, spend_options.yes)
     with show_private_values(spend_options.show_values):
         evaluation = evaluate(
             forest,
@@ -316,13 +294,15 @@ def evaluate_model(
         )
     if out is not None:
         evaluation.save(out)
-    text = f"{evaluation}\nCharge: {_describe_charge(charged)}"
-    print_result(spend_options.as_json, evaluation.to_dict(), text, quiet_text=None if out is None else str(out))
+    text = f"{evaluation}\nCharge: {describe_charge(charged)}"
+    options.print_result(
+        spend_options.as_json, evaluation.to_dict(), text, quiet_text=None if out is None else str(out)
+    )
 
 
-@option_groups
+@options.option_groups
 def predict(
-    model: ModelPath,
+    model: options.ModelPath,
     table: TableArgument,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="OUT.csv", help="Output file. Default: standard output.")
@@ -338,10 +318,10 @@ def predict(
             "--unknown", metavar="RULE", help="What values outside the schema count as: other, missing, skip or refuse."
         ),
     ] = "other",
-    csv: CsvOptions = DEFAULT_CSV,
-    show_values: ShowValues = False,
-    force: Force = False,
-    as_json: AsJson = False,
+    csv: options.CsvOptions = options.DEFAULT_CSV,
+    show_values: options.ShowValues = False,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Predict for every row of a table.
 
@@ -356,7 +336,7 @@ def predict(
     """
     rule = check_rule(unknown, "other")
     if out is not None:
-        check_output(out, force)
+        options.check_output(out, force)
     forest: Any = model_file.load(model)
     if proba and not hasattr(forest, "predict_proba"):
         raise UseError(f"{model} is a regression model and has no class probabilities. Hint: omit --proba.")
@@ -382,9 +362,9 @@ def predict(
         sys.stdout.write(text)
     else:
         out.write_text(text, encoding="utf-8")
-        if not is_quiet():
+        if not options.is_quiet():
             print(f"Wrote {len(predictions):,} predictions to {out}", file=sys.stderr)
-    if counts.by_column and not is_quiet():
+    if counts.by_column and not options.is_quiet():
         hint = "pass --unknown other, missing or skip to choose" + ", --show-values to see them" * (not show_values)
         print(f"Note: {counts}. Hint: {hint}.", file=sys.stderr)
 
@@ -392,14 +372,14 @@ def predict(
 def tune_settings(
     schema: SchemaPath,
     rows: Annotated[int, typer.Option("--rows", metavar="N", help="Public or estimated number of rows.")],
-    epsilon: Epsilon = 1.0,
-    delta: Delta = 0.0,
+    epsilon: options.Epsilon = 1.0,
+    delta: options.Delta = 0.0,
     estimator: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Family or class; repeatable. Default: all."),
     ] = None,
-    param: Params = None,
-    as_json: AsJson = False,
+    param: options.Params = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Plan many settings and rank them, without reading data.
 
@@ -419,10 +399,10 @@ def tune_settings(
                 f"{unknown[0]!r} cannot be tuned for {declared.task}. Hint: choose one of {', '.join(tunable)}."
             )
         candidates = [each for each in candidates if estimators.family_of(each.__name__) in families]
-    grid = {key: value if isinstance(value, list) else [value] for key, value in read_params(param).items()}
+    grid = {key: value if isinstance(value, list) else [value] for key, value in options.read_params(param).items()}
     averaging = [averaging_estimator(each) for each in candidates]
     tuning = tune(declared, averaging, n_rows=rows, epsilon=epsilon, delta=delta, grid=grid)
-    print_result(as_json, tuning.to_dict(), str(tuning))
+    options.print_result(as_json, tuning.to_dict(), str(tuning))
 
 
 def _load_schema(path: Path) -> Schema:
@@ -435,13 +415,6 @@ def _load_schema(path: Path) -> Schema:
             stacklevel=2,
         )
     return schema
-
-
-def _describe_charge(ledger: Ledger) -> str:
-    """Return where a charge was recorded, and the remaining budget."""
-    if ledger.durability == "not":
-        return "not recorded: no --ledger was given"
-    return f"recorded in {ledger.name}, {describe_remaining(ledger)}"
 
 
 @contextmanager

@@ -212,20 +212,31 @@ def sign(
 
 def verify(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Model file, or plan in JSON, with FILE.sig next to it.")
+        Path, typer.Argument(metavar="FILE", help="Model file or plan with FILE.sig next to it, or a release pack.")
     ],
     signed_by: Annotated[Path, typer.Option("--signed-by", metavar="PUB", help="Public key of the signer.")],
     plan: Annotated[Path | None, typer.Option(metavar="PLAN", help="Plan that the model must have executed.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify the signature of a model or a plan.
+    """Verify the signature of a model, a plan or a release pack.
 
-    Checks who signed the file, and that nothing was changed since.
+    Checks who signed the file, and that nothing was changed since. Of a pack, a folder or its archive, every file and
+    every claim is checked, with one line for each.
 
     \b
     Example:
       veilwood verify visits.veilwood --signed-by clinic.key.pub --plan plan.json
+      veilwood verify visits-pack.zip --signed-by clinic.key.pub
     """
+    from veilwood.release_pack.pack import is_pack
+
+    if is_pack(file):
+        from veilwood.cli.pack import verify_and_print
+
+        if plan is not None:
+            raise UseError("--plan is for models: a pack has its plan inside. Hint: omit --plan.")
+        verify_and_print(file, signed_by, as_json)
+        return
     payload = model_file.verify(file, signed_by, plan)
     lines = [f"{file} is a {payload['kind']} that the holder of {signed_by} has signed."]
     lines += [f"plan {payload['plan_hash']}", f"schema {payload['schema_hash']}"]

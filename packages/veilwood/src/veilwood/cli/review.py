@@ -47,7 +47,7 @@ class ReviewPrompt:
             return False
         while self.review.open_columns:
             while (question := self.review.next_question()) is not None:
-                if not self._answer(question):
+                if not self._answer_question(question):
                     return False
                 self.review.save(self.out)
             self._prompt_changes()
@@ -80,7 +80,7 @@ class ReviewPrompt:
                 self.review.save(self.out)
                 return True
 
-    def _answer(self, question: ColumnQuestion) -> bool:
+    def _answer_question(self, question: ColumnQuestion) -> bool:
         """Show a question and execute one key. Return False if the custodian stops."""
         keys = _keys_of(question)
         self._show_question(question, keys)
@@ -95,7 +95,7 @@ class ReviewPrompt:
             if key.strip():  # Enter and the space bar do nothing: they may follow the answer to a prompt
                 self._show_error(f"that key has no meaning here. Hint: press one of {', '.join(keys)}.")
         try:
-            return self._execute(key, question)
+            return self._execute_key(key, question)
         except VeilwoodError as error:
             self._show_error(str(error))
             return True
@@ -111,7 +111,7 @@ class ReviewPrompt:
         help_of_keys = Columns([f"[bold]{key}[/bold] {text}" for key, text in keys.items()], padding=(0, 3))
         self.console.print(Panel(Group(*lines, "", help_of_keys), title=title, title_align="left"))
 
-    def _execute(self, key: str, question: ColumnQuestion) -> bool:
+    def _execute_key(self, key: str, question: ColumnQuestion) -> bool:
         """Execute a key. Return False if nothing is left to ask now."""
         match key:
             case "a":

@@ -11,24 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from veilwood.cli.ledger import open_existing_ledger
-from veilwood.cli.options import (
-    DEFAULT_CSV,
-    AsJson,
-    CsvOptions,
-    Delta,
-    Epsilon,
-    Force,
-    LedgerPath,
-    ShowValues,
-    Yes,
-    check_output,
-    confirm_spend,
-    format_next_commands,
-    option_groups,
-    print_result,
-    read_value,
-)
+from veilwood.cli import options
+from veilwood.cli.ledger import describe_charge, open_existing_ledger
 from veilwood.cli.review import ReviewPrompt
 from veilwood.data.columns import TEXT_RULES
 from veilwood.data.dialect import Dialect
@@ -39,6 +23,7 @@ from veilwood.drafting.discover import discover
 from veilwood.drafting.draft import draft_columns_again, draft_from_table
 from veilwood.drafting.review import Review, format_schema
 from veilwood.errors import OutOfSchemaError, UseError
+from veilwood.privacy.ledger import NO_LEDGER
 
 _COMMA_NUMBER = re.compile(r"[-+]?\d+(\.\d{3})*,\d+")
 
@@ -51,7 +36,7 @@ SchemaPath = Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", he
 
 
 @schemas.command("draft")
-@option_groups
+@options.option_groups
 def schema_draft(
     table: TableArgument,
     target: Annotated[
@@ -63,9 +48,9 @@ def schema_draft(
     dates: Annotated[
         str | None, typer.Option(metavar="PARTS", help="Parts of dates to use as columns: year,month,weekday,hour.")
     ] = None,
-    csv: CsvOptions = DEFAULT_CSV,
-    force: Force = False,
-    as_json: AsJson = False,
+    csv: options.CsvOptions = options.DEFAULT_CSV,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Draft a schema from a table, for a custodian to review.
 
@@ -79,7 +64,7 @@ def schema_draft(
       veilwood schema draft visits.csv --sep ";" --decimal , --encoding latin-1 --dates month,weekday -o visits.json
     """
     if out is not None:
-        check_output(out, force)
+        options.check_output(out, force)
     parts = [part.strip() for part in (dates or "").split(",") if part.strip()]
     draft = {"table": table} | draft_from_table(table, target, dates=parts, **csv.dialect_options)
     text = format_schema(draft)
@@ -91,7 +76,7 @@ def schema_draft(
     excluded = "".join(f"\n  {name!r}: {reason}" for name, reason in left_out.items())
     described = ((column["name"], _describe_rules(column, draft)) for column in draft["columns"])
     rules = "".join(f"\n  {name!r}: {rule}" for name, rule in described if rule)
-    print_result(
+    options.print_result(
         as_json,
         {"schema": str(out), "task": draft["task"], "target": target, "left_out": left_out},
         f"Wrote {out}: {draft['task']} of {target!r} from {n_features} columns."
@@ -100,7 +85,7 @@ def schema_draft(
         + (f"\nRead by a rule, which you can change in the review:{rules}" if rules else "")
         + _describe_dialect(draft)
         + "\nIts bounds and categories were read from the data, so you must review them.\n"
-        + format_next_commands([f"veilwood schema review {out}", *_commands_after_review(draft, out)]),
+        + options.format_next_commands([f"veilwood schema review {out}", *_commands_after_review(draft, out)]),
         quiet_text=str(out),
     )
 
@@ -148,7 +133,7 @@ def schema_review(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Output file. Default: the draft.")
     ] = None,
-    force: Force = False,
+    force: options.Force = False,
 ) -> None:
     """Review a draft, column by column, until every bound is public knowledge.
 
@@ -160,7 +145,7 @@ def schema_review(
       veilwood schema review visits.json
     """
     if out is not None:
-        check_output(out, force)
+        options.check_output(out, force)
     review, out = Review.load(draft_path), draft_path if out is None else out
     if review.open_columns and not sys.stdin.isatty():
         raise UseError("a review needs a terminal. Hint: run it at one, or edit the draft and delete the marks.")
@@ -168,21 +153,21 @@ def schema_review(
     done = ReviewPrompt(review, out).run()
     left = len(review.open_columns)
     if done:
-        print(f"Reviewed: {out} has no marks left.\n{format_next_commands(_commands_after_review(draft, out))}")
+        print(f"Reviewed: {out} has no marks left.\n{options.format_next_commands(_commands_after_review(draft, out))}")
     else:
         print(f"Saved {out}: {left} column{'s' * (left != 1)} to review. To continue: veilwood schema review {out}")
 
 
 @schemas.command("discover")
-@option_groups
+@options.option_groups
 def schema_discover(
     table: TableArgument,
-    epsilon: Epsilon,
-    delta: Delta,
+    epsilon: options.Epsilon,
+    delta: options.Delta,
     target: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Target column. Default: the last column.")
     ] = None,
-    ledger: LedgerPath = None,
+    ledger: options.LedgerPath = None,
     unit: Annotated[
         str | None, typer.Option("--privacy-unit", metavar="UNIT", help='Protected unit: 3, {"id": "patient", ...}.')
     ] = None,
@@ -199,10 +184,10 @@ def schema_discover(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Output file. Default: standard output.")
     ] = None,
-    csv: CsvOptions = DEFAULT_CSV,
-    force: Force = False,
-    yes: Yes = False,
-    as_json: AsJson = False,
+    csv: options.CsvOptions = options.DEFAULT_CSV,
+    force: options.Force = False,
+    yes: options.Yes = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure a schema privately if it is not public, and charge the ledger.
 
@@ -216,22 +201,22 @@ def schema_discover(
         --privacy-unit '{"id": "patient", "at_most": 3}' --ledger visits.db -o visits.json
     """
     if out is not None:
-        check_output(out, force)
-    csv_options = {} if dialect is None else read_value(dialect)
+        options.check_output(out, force)
+    csv_options = {} if dialect is None else options.read_value(dialect)
     if not isinstance(csv_options, dict):
         raise UseError(
             '--dialect is not a JSON object. Hint: pass one like {"thousands": ".", "nulls": ["NA"], "money": true}.'
         )
     declared = Dialect.from_dict({**csv_options, **csv.dialect_options})
     opened = None if ledger is None else open_existing_ledger(ledger)
-    confirm_spend(f"epsilon={epsilon:g}", opened, yes)
+    options.confirm_spend(f"epsilon={epsilon:g}", opened, yes)
     discovery = discover(
         table,
         target,
         epsilon=epsilon,
         delta=delta,
         ledger=opened,
-        privacy_unit="row" if unit is None else read_value(unit),
+        privacy_unit="row" if unit is None else options.read_value(unit),
         ignore=ignore or (),
         bounds_only=bounds_only,
         dialect=declared,
@@ -242,21 +227,22 @@ def schema_discover(
         return
     out.write_text(text + "\n", encoding="utf-8")
     data = {"schema": str(out), "certificate": discovery.privacy.to_dict()}
-    text = f"{discovery.schema}\n\nCertificate: {discovery.privacy}\nSchema: {out}"
-    print_result(as_json, data, text, quiet_text=str(out))
+    charge = describe_charge(NO_LEDGER if opened is None else opened)
+    text = f"{discovery.schema}\n\nCertificate: {discovery.privacy}\nCharge: {charge}\nSchema: {out}"
+    options.print_result(as_json, data, text, quiet_text=str(out))
 
 
 @schemas.command("check")
-@option_groups
+@options.option_groups
 def schema_check(
     table: TableArgument,
     schema: SchemaPath,
-    csv: CsvOptions = DEFAULT_CSV,
+    csv: options.CsvOptions = options.DEFAULT_CSV,
     reopen: Annotated[
         bool, typer.Option("--reopen", help="Draft columns that do not fit again, for veilwood schema review.")
     ] = False,
-    show_values: ShowValues = False,
-    as_json: AsJson = False,
+    show_values: options.ShowValues = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Check that every row of a table fits a schema, before any budget is spent.
 
@@ -286,8 +272,10 @@ def schema_check(
         for name, column, decimal in draft_columns_again(table, declared, names):
             review.reopen(name, column, decimal)
         review.save(schema)
-        text = f"Drafted again: {', '.join(names)}.\n{format_next_commands([f'veilwood schema review {schema}'])}"
-        print_result(as_json, data | {"reopened": names}, text)
+        text = (
+            f"Drafted again: {', '.join(names)}.\n{options.format_next_commands([f'veilwood schema review {schema}'])}"
+        )
+        options.print_result(as_json, data | {"reopened": names}, text)
         return
     if violations:
         if as_json:
@@ -301,4 +289,4 @@ def schema_check(
     mark = "\nThe schema is an unreviewed draft: releases under it are NOT PRIVATE." if declared.inferred else ""
     counts = f"\n{checked.format_counts()}" if show_values else ""
     fits = f"{declared}\nEvery row of {table} fits; numbers outside the bounds are clamped."
-    print_result(as_json, data, f"{fits}{counts}{mark}")
+    options.print_result(as_json, data, f"{fits}{counts}{mark}")

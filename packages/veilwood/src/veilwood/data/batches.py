@@ -17,9 +17,9 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 from joblib import effective_n_jobs
 
+from veilwood.arrays import Bools, Codes, Int32s, Ints
 from veilwood.data.contributions import IdFilter, Weights, bound_contributions, id_column
 from veilwood.data.counts import RowBackend
 from veilwood.data.encoding import Encoding
@@ -29,7 +29,7 @@ from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
 from veilwood.privacy.neighbours import RowsOf, id_names
 from veilwood.progress import track_progress
 
-Sums: TypeAlias = npt.NDArray[np.int64]
+Sums: TypeAlias = Ints
 Made = TypeVar("Made")
 
 MAX_CELLS_PER_THREAD = 1 << 20  # above it threads share the sums instead of adding up their own
@@ -38,8 +38,8 @@ MAX_CELLS_PER_THREAD = 1 << 20  # above it threads share the sums instead of add
 class Batch(NamedTuple):
     """Encoded rows and their location: row ``i`` of the batch is row ``first_row + i`` of ``partition``."""
 
-    codes: npt.NDArray[np.uint16]
-    target: npt.NDArray[np.int32]
+    codes: Codes
+    target: Int32s
     partition: int
     first_row: int
 
@@ -164,17 +164,17 @@ class Source:
         """
         return None
 
-    def part(self, row_filter: RowFilter) -> Source:
+    def select_part(self, row_filter: RowFilter) -> Source:
         """Return the fraction of the rows that a filter keeps."""
 
-        def read() -> Iterator[Callable[[], Batch]]:
+        def read_filtered() -> Iterator[Callable[[], Batch]]:
             for unread in self._read():
                 yield partial(_read_filtered, unread, row_filter)
 
-        return Source(read, self.single_pass, self.n_partitions, preserves_rows=self.preserves_rows)
+        return Source(read_filtered, self.single_pass, self.n_partitions, preserves_rows=self.preserves_rows)
 
     @property
-    def record(self) -> list[str] | None:
+    def executed_statements(self) -> list[str] | None:
         """Hashes of the statements that a database has run so far, or None if rows are read here."""
         return None
 
@@ -223,7 +223,7 @@ def encode_rows(
     estimator: str = "the schema",
     partition: int = 0,
     first_row: int = 0,
-) -> tuple[Batch, npt.NDArray[np.bool_] | None]:
+) -> tuple[Batch, Bools | None]:
     """Encode a table and its target. Return all rows, and a mask of the valid ones (None if all are valid).
 
     With "refuse", one invalid row rejects the table, and the error names every column and kind of problem. With "drop",
@@ -253,7 +253,7 @@ def empty_batch(encoding: Encoding) -> Batch:
     return Batch(np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
 
 
-def select_rows(batch: Batch, *masks: npt.NDArray[np.bool_] | None) -> Batch:
+def select_rows(batch: Batch, *masks: Bools | None) -> Batch:
     """Return the rows that every mask marks."""
     chosen = [mask for mask in masks if mask is not None]
     if not chosen:
@@ -279,7 +279,8 @@ def open_memory(
     batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap), estimator=estimator)
     chosen = None
     if cap is not None:
-        (chosen,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter)
+        times = None if encoding.time_index is None else [batch.codes[:, encoding.time_index]]
+        (chosen,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter, times)
     if weights is None:
         codes, target, *_ = select_rows(batch, chosen, fits)
     else:
@@ -288,12 +289,12 @@ def open_memory(
             copies = copies if mask is None else copies * mask
         codes, target = np.repeat(batch.codes, copies, axis=0), np.repeat(batch.target, copies)
 
-    def read() -> Iterator[Callable[[], Batch]]:
+    def read_slices() -> Iterator[Callable[[], Batch]]:
         for start in range(0, max(len(codes), 1), batch_rows):
             rows = slice(start, start + batch_rows)
             yield partial(Batch, codes[rows], target[rows], 0, start)
 
-    return Source(read, preserves_rows=weights is None)
+    return Source(read_slices, preserves_rows=weights is None)
 
 
 def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid) -> Source:
@@ -304,7 +305,7 @@ def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None
             "Hint: pass files or a table, which can be read several times."
         )
 
-    def read() -> Iterator[Callable[[], Batch]]:
+    def read_pieces() -> Iterator[Callable[[], Batch]]:
         first_row = 0
         for piece in pieces:
             X, y = split_target(piece)
@@ -316,7 +317,7 @@ def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None
                 "the iterator held no batches. Hint: pass a new iterator; this one may have been read before."
             )
 
-    return Source(read, single_pass=True)
+    return Source(read_pieces, single_pass=True)
 
 
 def _encode_streamed(encoding: Encoding, table: Table, y: Any, invalid: Invalid, first_row: int) -> Batch:

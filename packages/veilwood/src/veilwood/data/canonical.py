@@ -140,11 +140,11 @@ def prefix_reader(length: int) -> TextReader:
     ['01', '99', <NoText.MISSING: -1>]
     """
 
-    def read(cell: Any) -> str | NoText:
+    def read_prefix(cell: Any) -> str | NoText:
         text = to_canonical_text(cell)
         return to_canonical_text(text[:length]) if isinstance(text, str) else text
 
-    return read
+    return read_prefix
 
 
 @cache
@@ -159,7 +159,7 @@ def date_part_reader(part: str) -> TextReader:
     ('1', <NoText.UNUSABLE: -2>)
     """
 
-    def read(cell: Any) -> str | NoText:
+    def read_date_part(cell: Any) -> str | NoText:
         text = to_canonical_text(cell)
         if isinstance(text, NoText):
             return text
@@ -172,7 +172,7 @@ def date_part_reader(part: str) -> TextReader:
         except ValueError:  # no such day
             return NoText.UNUSABLE
 
-    return read
+    return read_date_part
 
 
 DATE_PARTS: Final[dict[str, Callable[[datetime.datetime], int]]] = {
@@ -459,11 +459,11 @@ def _factorize_each(values: Iterable[Any], read: TextReader) -> tuple[npt.NDArra
     known: dict[str | int, int] = {}  # texts and integers read before; True is neither
 
     def code_of(cell: Any) -> int:
-        kept = type(cell) in (str, int)
-        found = known.get(cell) if kept else None
+        known_texts = type(cell) in (str, int)
+        found = known.get(cell) if known_texts else None
         if found is None:
             found = numbering.setdefault(read(cell), len(numbering))
-            if kept:
+            if known_texts:
                 known[cell] = found
         return found
 
@@ -475,9 +475,9 @@ def _mark_missing_codes(
     codes: npt.NDArray[np.intp], texts: list[str | NoText]
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
     """Give each value without a text the code of its reason."""
-    kept = [text for text in texts if isinstance(text, str)]
-    if len(kept) < len(texts):
-        place = iter(range(len(kept)))
+    known_texts = [text for text in texts if isinstance(text, str)]
+    if len(known_texts) < len(texts):
+        place = iter(range(len(known_texts)))
         moved = [text.value if isinstance(text, NoText) else next(place) for text in texts]
         codes = np.array([*moved, NoText.MISSING.value], np.intp)[codes]
-    return codes, kept
+    return codes, known_texts

@@ -318,8 +318,8 @@ class Column:
 
     def _describe_category(self, category: str) -> str:
         spellings = ", ".join(repr(spelling) for spelling, other in self.aliases.items() if other == category)
-        shown = category if category == category.strip() and "," not in category else repr(category)
-        return f"{shown} (also {spellings})" if spellings else shown
+        text = category if category == category.strip() and "," not in category else repr(category)
+        return f"{text} (also {spellings})" if spellings else text
 
     def __repr__(self) -> str:
         return f"Column({self.name!r}, {self.kind}, {self.describe()})"

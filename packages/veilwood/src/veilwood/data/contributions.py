@@ -6,13 +6,12 @@ When two ids are the same is decided in ``canonical``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from numpy.typing import NDArray
 
+from veilwood.arrays import Bools, Indices, Ints, NDArray
 from veilwood.data.canonical import ColumnValues, NoText, factorize_texts, to_canonical_id
 from veilwood.data.frames import Table, target_values
 from veilwood.data.numbers import read_numbers
@@ -28,7 +27,7 @@ IdFilter = Callable[[str], bool]
 NO_ID = -1  # a row without a usable id, which never counts
 
 
-def first_rows_per_id(ids: npt.NDArray[np.int64], order: npt.NDArray[np.uint64], at_most: int) -> npt.NDArray[np.intp]:
+def first_rows_per_id(ids: Ints, order: NDArray[np.uint64], at_most: int) -> Indices:
     """Return the first ``at_most`` rows of each id in the given order, sorted by id and order.
 
     Which rows of an id count depends on the order of that id's rows alone. Removing one id leaves the rows of all
@@ -42,19 +41,33 @@ def first_rows_per_id(ids: npt.NDArray[np.int64], order: npt.NDArray[np.uint64],
     rows = np.lexsort((order, ids))
     grouped = ids[rows]
     rank = np.arange(len(grouped)) - np.searchsorted(grouped, grouped, side="left")
-    kept: npt.NDArray[np.intp] = rows[(rank < at_most) & (grouped != NO_ID)]
+    kept: Indices = rows[(rank < at_most) & (grouped != NO_ID)]
     return kept
 
 
+def order_by_time(times: NDArray[np.integer[Any]], order: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return an order by time, and by the upper bits of ``order`` within one time.
+
+    >>> order_by_time(np.array([1, 0]), np.array([1 << 20, 1 << 40], np.uint64)).argsort().tolist()
+    [1, 0]
+    """
+    return (times.astype(np.uint64) << np.uint64(48)) | (order >> np.uint64(16))
+
+
 def bound_contributions(
-    partitions: Iterable[Iterable[ColumnValues]], cap: RowsOf, invalid: Invalid, id_filter: IdFilter | None = None
-) -> list[npt.NDArray[np.bool_]]:
+    partitions: Iterable[Iterable[ColumnValues]],
+    cap: RowsOf,
+    invalid: Invalid,
+    id_filter: IdFilter | None = None,
+    times: Sequence[NDArray[np.integer[Any]]] | None = None,
+) -> list[Bools]:
     """Choose at random which rows of each id count, given the id columns of all partitions.
 
-    ``id_filter`` tells which ids take part at all, if a fraction of them is held out.
+    ``id_filter`` tells which ids take part at all, if a fraction of them is held out. ``times``, which may be filled
+    while the partitions are read, has the time of every row: the first rows count, at random among those of one time.
     """
     numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
-    columns: list[npt.NDArray[np.int64]] = []
+    columns: list[Ints] = []
     for partition in partitions:
         pieces = [np.empty(0, np.int64)]
         for values in partition:
@@ -68,11 +81,13 @@ def bound_contributions(
         columns.append(np.concatenate(pieces))
     everyone = np.concatenate(columns)
     kept = np.zeros(len(everyone), dtype=bool)
-    kept[first_rows_per_id(everyone, entropy.random_integers(len(everyone)), cap.at_most)] = True
+    order = entropy.random_integers(len(everyone))
+    order = order if times is None else order_by_time(np.concatenate(times), order)
+    kept[first_rows_per_id(everyone, order, cap.at_most)] = True
     return np.split(kept, np.cumsum([len(column) for column in columns])[:-1])
 
 
-def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[npt.NDArray[np.intp], list[str]]:
+def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[Indices, list[str]]:
     """Number the ids of a column. Rows without a usable id get ``NO_ID``, or are rejected."""
     codes, texts = factorize_texts(values, to_canonical_id)
     worst = codes.min(initial=0)
@@ -83,7 +98,7 @@ def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[npt
 
 def unknown_id_error(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
     """Return the error for a row whose id is missing or unusable."""
-    problem = "a missing value" if missing else "an id that is neither text nor a whole number"
+    problem = "a missing value" if missing else "an id that is neither text nor an integer"
     rounded = "" if missing else " (floats beyond 2^53 are rounded)"
     kind = Problem.MISSING if missing else Problem.UNUSABLE
     return OutOfSchemaError(
@@ -147,7 +162,7 @@ class Weights(NamedTuple):
             )
         return cls(values, check_max_weight(max_weight))
 
-    def draw_copies(self, n_rows: int, invalid: Invalid) -> NDArray[np.int64]:
+    def draw_copies(self, n_rows: int, invalid: Invalid) -> Ints:
         """Return the number of copies of each row: its weight, clipped to the maximum, rounded up or down at random.
 
         Each weight is read by itself, like a number of the table. With "drop", a row without a weight does not count.
@@ -176,7 +191,7 @@ class Weights(NamedTuple):
         kept = np.clip(np.where(fits, numbers, 0.0), 0.0, self.max_weight)
         whole = np.floor(kept)
         coins = (random_integers(n_rows) >> np.uint64(11)) / 2.0**53
-        copies: NDArray[np.int64] = np.minimum(whole + (coins < kept - whole), self.max_weight).astype(np.int64)
+        copies: Ints = np.minimum(whole + (coins < kept - whole), self.max_weight).astype(np.int64)
         return copies
 
 

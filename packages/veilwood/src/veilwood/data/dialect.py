@@ -78,7 +78,7 @@ class Dialect:
             raise _dialect_error("sep", self.sep, "one character, such as ';'")
         if not isinstance(self.decimal, str) or self.decimal not in _DECIMAL_SIGNS:
             raise _dialect_error("decimal", self.decimal, "'.', ',' or 'either'")
-        if self.thousands not in _THOUSANDS or (self.thousands and self.thousands in self._signs):
+        if self.thousands not in _THOUSANDS or (self.thousands and self.thousands in self._number_signs):
             raise _dialect_error(
                 "thousands", self.thousands, "'', '.', ',', an apostrophe or a space; not a decimal sign"
             )
@@ -135,7 +135,7 @@ class Dialect:
         )
 
     @property
-    def _signs(self) -> str:
+    def _number_signs(self) -> str:
         return _DECIMAL_SIGNS[self.decimal]
 
     @cached_property
@@ -147,7 +147,7 @@ class Dialect:
         """Return a number in Python's notation, or None if the text is not a number in this dialect."""
         if len(text) > _MAX_NUMBER_LENGTH:  # matching takes time with the square of the length
             return None
-        found = _number_pattern(self._signs, self.thousands, self.money).fullmatch(text)
+        found = _number_pattern(self._number_signs, self.thousands, self.money).fullmatch(text)
         if found is None or not (found["whole"] or found["rest"]):
             return None
         whole = re.sub("[^0-9]", "", found["whole"] or "")
@@ -158,15 +158,15 @@ class Dialect:
         if self.plain_numbers:
             return values
         # Most values are digits and perhaps a decimal sign: these all at once, with the same result.
-        plain = pc.match_substring_regex(values, f"^-?[0-9]+([{self._signs}][0-9]+)?$")
+        plain = pc.match_substring_regex(values, f"^-?[0-9]+([{self._number_signs}][0-9]+)?$")
         usual = pc.fill_null(plain, False).combine_chunks()
         cells = values.combine_chunks()
         out = pc.if_else(usual, pc.replace_substring(cells, ",", "."), None).cast(pa.string())
         odd = pc.invert(usual)
-        rest = [self._normalize_number(cell) for cell in cells.filter(odd).to_pylist()]
+        rest = [self._number(cell) for cell in cells.filter(odd).to_pylist()]
         return pa.chunked_array([pc.replace_with_mask(out, odd, pa.array(rest, pa.string()))])
 
-    def _normalize_number(self, cell: str | bytes | None) -> str | None:
+    def _number(self, cell: str | bytes | None) -> str | None:
         if not cell:
             return None
         text = cell if isinstance(cell, str) else cell.decode("utf-8", "backslashreplace")
@@ -210,17 +210,17 @@ def _total_codec(encoding: str) -> str:
     table = "".join(bytes([byte]).decode(encoding, "replace").replace("\ufffd", chr(byte)) for byte in range(256))
     name = f"veilwood_{encoding.replace('-', '_')}"
 
-    def decode(data: Any, errors: str = "strict") -> tuple[str, int]:
+    def decode_bytes(data: Any, errors: str = "strict") -> tuple[str, int]:
         return codecs.charmap_decode(bytes(data), errors, table)
 
     class Decoder(codecs.IncrementalDecoder):
         def decode(self, data: Any, final: bool = False) -> str:
-            return decode(data)[0]
+            return decode_bytes(data)[0]
 
-    def encode(text: str, errors: str = "strict") -> tuple[bytes, int]:
+    def encode_text(text: str, errors: str = "strict") -> tuple[bytes, int]:
         return codecs.charmap_encode(text, errors, codecs.charmap_build(table))
 
-    info = codecs.CodecInfo(encode, decode, incrementaldecoder=Decoder, name=name)
+    info = codecs.CodecInfo(encode_text, decode_bytes, incrementaldecoder=Decoder, name=name)
     codecs.register(lambda asked: info if asked == name else None)
     return name
 

@@ -13,20 +13,10 @@ from functools import lru_cache
 from typing import Any, Final, Literal, overload
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints
-from veilwood.data.canonical import (
-    Categories,
-    ColumnValues,
-    TextReader,
-    date_part_reader,
-    factorize_texts,
-    prefix_reader,
-    to_canonical_text,
-    write_categories,
-)
+from veilwood.arrays import HAVE_NUMBA, AnyArray, ArrayLike, Codes, Floats, Int32s, Ints, NDArray
+from veilwood.data import canonical
 from veilwood.data.columns import TRANSFORMS, Column, did_you_mean
 from veilwood.data.dialect import Dialect
 from veilwood.data.frames import Table, target_values
@@ -35,7 +25,9 @@ from veilwood.data.problems import Kinds, Problem, Problems, unusable_kinds
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 
-_TextColumn = tuple[str, Categories, ColumnValues, npt.NDArray[Any]]  # name, categories and cells; where the codes go
+_TextColumn = tuple[
+    str, canonical.Categories, canonical.ColumnValues, AnyArray
+]  # name, categories and cells; where the codes go
 
 GRID_BINS: Final = 65535
 """Bins of equal width of a numeric range; one uint16 code is left for missing values."""
@@ -86,7 +78,7 @@ class _ColumnEncoder:
         missing_code = self.n_bins if nullable else None
         return EncodedColumn(name, self.column.kind == "numeric", self.n_bins + nullable, missing_code)
 
-    def write_codes(self, values: ColumnValues, codes: Codes, parse: bool) -> Kinds | None:
+    def write_codes(self, values: canonical.ColumnValues, codes: Codes, parse: bool) -> Kinds | None:
         """Write the codes of one column of numbers. Return the kinds of problems, or None if there are none."""
         if self.column.part is not None:
             found, kinds = _read_date_parts(self.column, values)
@@ -126,7 +118,7 @@ class _ColumnEncoder:
             return np.searchsorted(self.edges, values, side="right").astype(np.uint16)
         return _grid_codes(values, *self.grid_scale)
 
-    def thresholds(self, wanted: npt.NDArray[np.integer[Any]]) -> Floats:
+    def thresholds(self, wanted: NDArray[np.integer[Any]]) -> Floats:
         """Return, for each code, the smallest float64 that gets this code or a higher one (-inf for 0)."""
         if self.column.kind != "numeric" or wanted.min(initial=0) < 0 or wanted.max(initial=0) >= self.n_bins:
             raise ValueError(f"{self.column.name!r} has no such threshold: give codes of numbers, 0 to the last")
@@ -188,6 +180,8 @@ class Encoding:
     numeric : {"grid", "bins"}
         "grid" encodes numbers on a fine grid of ``GRID_BINS`` bins, for threshold splits; "bins" by the schema's
         ``bins`` or ``cutoffs`` (``DEFAULT_BINS`` otherwise), for multiway splits.
+    first_by : str, optional
+        Column of categories in order of time: of an id with more rows than its bound, the first rows in time count.
 
     Examples
     --------
@@ -210,8 +204,9 @@ class Encoding:
 
     schema: Schema
     numeric: Literal["grid", "bins"] = "grid"
+    first_by: str | None = None
     columns: tuple[EncodedColumn, ...] = field(init=False, repr=False, compare=False)
-    labels: npt.NDArray[Any] = field(init=False, repr=False, compare=False)
+    labels: AnyArray = field(init=False, repr=False, compare=False)
     _coders: tuple[_ColumnEncoder, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -222,9 +217,21 @@ class Encoding:
         object.__setattr__(self, "columns", tuple(coder.encoded_column for coder in coders))
         object.__setattr__(self, "labels", class_labels(self.schema))
 
-    def __reduce__(self) -> tuple[type[Encoding], tuple[Schema, str]]:
+    def __reduce__(self) -> tuple[type[Encoding], tuple[Schema, str, str | None]]:
         """Pickle the schema only: edges of 65,535 bins per column would fill every pickle."""
-        return Encoding, (self.schema, self.numeric)
+        return Encoding, (self.schema, self.numeric, self.first_by)
+
+    @property
+    def time_index(self) -> int | None:
+        """Index of the column of times, by which rows of an id are counted first; None if rows are drawn at random."""
+        return None if self.first_by is None else self.schema.feature_names.index(self.first_by)
+
+    def encode_times(self, table: Table) -> Codes:
+        """Return the code of each row in the column of times; rows without a valid one get any code."""
+        coder, times = self._coders[self.time_index or 0], np.zeros(table.n_rows, np.uint16)
+        assert coder.categories is not None
+        canonical.write_categories([(coder.categories, self.column_values(table, coder.column.name), times)])
+        return times
 
     @property
     def n_codes(self) -> tuple[int, ...]:
@@ -280,7 +287,7 @@ class Encoding:
                 kinds = coder.write_codes(_values_at(table, place), codes[:, feature], parse)
                 if kinds is not None:
                     problems.add(coder.column.name, kinds)
-        for (name, *_), kinds in zip(texts, write_categories([column[1:] for column in texts]), strict=True):
+        for (name, *_), kinds in zip(texts, canonical.write_categories([column[1:] for column in texts]), strict=True):
             if kinds is not None:
                 problems.add(name, kinds)
         if table.array is not None:
@@ -316,7 +323,7 @@ class Encoding:
             problems.add(column.name, kinds)
         return codes, target, problems
 
-    def _read_array(self, array: npt.NDArray[Any], codes: Codes, problems: Problems) -> None:
+    def _read_array(self, array: AnyArray, codes: Codes, problems: Problems) -> None:
         numeric = [i for i, each in enumerate(self._coders) if each.column.kind == "numeric" and not each.column.part]
         grid = [i for i in numeric if self._coders[i].edges is None]
         lower, scale = np.array([self._coders[i].grid_scale for i in grid]).reshape(-1, 2).T
@@ -343,7 +350,7 @@ class Encoding:
         """Encode numbers of one numeric column, none of them missing."""
         return self._coders[feature].encode_numbers(values)
 
-    def column_values(self, table: Table, name: str) -> ColumnValues:
+    def column_values(self, table: Table, name: str) -> canonical.ColumnValues:
         """Return the column of a feature or of the target."""
         if table.names is None:
             return table.column(self.schema.feature_names.index(name))
@@ -376,12 +383,12 @@ class Encoding:
         problems.raise_if_any(lambda name: values)
         return target
 
-    def read_target(self, values: ColumnValues, *, parse: bool = False) -> tuple[Int32s, Kinds | None]:
+    def read_target(self, values: canonical.ColumnValues, *, parse: bool = False) -> tuple[Int32s, Kinds | None]:
         """Encode the valid values of the target and return its problems."""
         column = self.schema.target
         if column.kind == "categorical":
             places = np.empty(len(values), np.int32)
-            (kinds,) = write_categories([(_make_categories(column), values, places)])
+            (kinds,) = canonical.write_categories([(_make_categories(column), values, places)])
             return places, kinds
         found, kinds = read_numbers(values, parse)
         finite = np.isfinite(found)
@@ -395,7 +402,7 @@ class Encoding:
             levels = np.rint((found - lower) * (TARGET_LEVELS / (upper - lower)))
         return np.clip(levels, 0, TARGET_LEVELS).astype(np.int32), kinds
 
-    def decode_target(self, levels: npt.ArrayLike) -> Floats:
+    def decode_target(self, levels: ArrayLike) -> Floats:
         """Convert levels of a regression target, integer or not, back to values."""
         lower, upper = self.schema.target.bounds
         return np.asarray(lower + np.asarray(levels, dtype=np.float64) * ((upper - lower) / TARGET_LEVELS))
@@ -403,8 +410,8 @@ class Encoding:
     @overload
     def threshold(self, feature: int, code: int) -> float: ...
     @overload
-    def threshold(self, feature: int, code: npt.NDArray[np.integer[Any]]) -> Floats: ...
-    def threshold(self, feature: int, code: int | npt.NDArray[np.integer[Any]]) -> float | Floats:
+    def threshold(self, feature: int, code: NDArray[np.integer[Any]]) -> Floats: ...
+    def threshold(self, feature: int, code: int | NDArray[np.integer[Any]]) -> float | Floats:
         """Return the smallest number of a numeric column that gets this code or a higher one.
 
         Except for missing values, ``codes[:, feature] >= code`` if and only if ``x >= threshold(feature, code)``.
@@ -453,7 +460,7 @@ def _quote_columns(names: list[str]) -> str:
     return f"column{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names[:20])}{more}"
 
 
-def class_labels(schema: Schema) -> npt.NDArray[Any]:
+def class_labels(schema: Schema) -> AnyArray:
     """Return the classes in the type and order that the schema declares. No row has an influence.
 
     Examples
@@ -466,29 +473,29 @@ def class_labels(schema: Schema) -> npt.NDArray[Any]:
     return np.array(schema.target.labels, dtype=_LABEL_TYPES[schema.target.label_type])
 
 
-def _text_reader(column: Column) -> TextReader:
+def _text_reader(column: Column) -> canonical.TextReader:
     """Return the function that turns a value into the text to compare: all of it, its prefix, or a part of a date."""
     if column.part is not None:
-        return date_part_reader(column.part)
-    return to_canonical_text if column.prefix is None else prefix_reader(column.prefix)
+        return canonical.date_part_reader(column.part)
+    return canonical.to_canonical_text if column.prefix is None else canonical.prefix_reader(column.prefix)
 
 
-def _make_categories(column: Column) -> Categories:
+def _make_categories(column: Column) -> canonical.Categories:
     """Return the codes of a column's categories; missing values come after the last."""
     known = {text: place for place, text in enumerate(column.values)}
     known |= {spelling: known[category] for spelling, category in column.aliases.items()}
     unknown = -Problem.UNKNOWN if column.other is None else known[column.other]
     missing = len(column.values) if column.nullable else -Problem.MISSING
-    return Categories(_text_reader(column), known, unknown, -Problem.UNUSABLE, missing)
+    return canonical.Categories(_text_reader(column), known, unknown, -Problem.UNUSABLE, missing)
 
 
-def _values_at(table: Table, place: int) -> ColumnValues:
+def _values_at(table: Table, place: int) -> canonical.ColumnValues:
     return table.column(place) if table.arrow is None else table.arrow.column(place)
 
 
-def _read_date_parts(column: Column, values: ColumnValues) -> tuple[Floats, Kinds | None]:
+def _read_date_parts(column: Column, values: canonical.ColumnValues) -> tuple[Floats, Kinds | None]:
     """Return a part of each date as a number, NaN if there is none, and the problems of values present."""
-    codes, texts = factorize_texts(values, _text_reader(column))
+    codes, texts = canonical.factorize_texts(values, _text_reader(column))
     numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two serve the codes -2 and -1
     return numbers[codes], unusable_kinds(codes)
 

@@ -17,18 +17,12 @@ from os import PathLike
 from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from veilwood.arrays import Bools, Codes
+from veilwood.data import contributions
 from veilwood.data.batches import Batch, Source, empty_batch, encode_rows, select_rows, split_target, view_table
 from veilwood.data.canonical import ColumnValues
-from veilwood.data.contributions import (
-    IdFilter,
-    bound_contributions,
-    encode_ids,
-    id_column,
-    missing_id_column_error,
-)
 from veilwood.data.encoding import Encoding
 from veilwood.data.files import File, find_files, find_matching_files, no_rows_error
 from veilwood.data.frames import Table, is_frame
@@ -80,16 +74,20 @@ class _FileReader:
     batch_rows: int
     changes: ChangeDetector = field(default_factory=ChangeDetector)
 
-    def read_ids(self, partition: int, cap: RowsOf) -> Iterator[ColumnValues]:
-        """Read the ids of one file, batch by batch."""
+    def read_ids(self, partition: int, cap: RowsOf, times: list[Any] | None) -> Iterator[ColumnValues]:
+        """Read the ids of one file, batch by batch. Append the times of the rows to ``times``, unless it is None."""
         row, file = 0, self.files[partition]
-        for table in file.read_batches([cap.id], self.batch_rows):
-            ids = id_column(table, cap)
+        place, features = self.encoding.time_index, self.encoding.schema.features
+        columns = [cap.id] if place is None else [*dict.fromkeys([cap.id, features[place].source])]
+        for table in file.read_batches(columns, self.batch_rows):
+            ids = contributions.id_column(table, cap)
+            if times is not None:
+                times.append(self.encoding.encode_times(table))
             self._check_ids(ids, cap, partition, row)
             row += table.n_rows
             yield ids
 
-    def read_rows(self, kept: list[npt.NDArray[np.bool_]] | None) -> Iterator[Callable[[], Batch]]:
+    def read_rows(self, kept: list[Bools] | None) -> Iterator[Callable[[], Batch]]:
         """Read all rows, or those that are kept; the caller encodes a batch by calling what is yielded."""
         empty = True
         for partition, file in enumerate(self.files):
@@ -97,10 +95,12 @@ class _FileReader:
             for table in self._read_tables(file):
                 chosen = None if kept is None else kept[partition][row : row + table.n_rows]
                 if chosen is not None and len(chosen) < table.n_rows:
-                    raise FileError(f"{file.display_name} changed while it was read. Hint: work on a copy.")
+                    raise FileError(
+                        f"{file.display_name} changed while it was read. Hint: read a copy that does not change."
+                    )
                 if self.cap is not None and not file.detects_changes:
-                    self._check_ids(id_column(table, self.cap), self.cap, partition, row)
-                yield partial(self._encode, table, partition, row, chosen)
+                    self._check_ids(contributions.id_column(table, self.cap), self.cap, partition, row)
+                yield partial(self._encode_table, table, partition, row, chosen)
                 row += table.n_rows
                 empty = False
             if not file.detects_changes:
@@ -116,7 +116,7 @@ class _FileReader:
         with _all_problems(self.files, self.encoding, id_names(self.cap)):
             yield from file.read_batches(list(dict.fromkeys([*self.encoding.schema.sources, *ids])), self.batch_rows)
 
-    def _encode(self, table: Table, partition: int, row: int, chosen: npt.NDArray[np.bool_] | None) -> Batch:
+    def _encode_table(self, table: Table, partition: int, row: int, chosen: Bools | None) -> Batch:
         extra, file = id_names(self.cap), self.files[partition]
         with _all_problems(self.files, self.encoding, extra):
             batch, fits = encode_rows(
@@ -146,7 +146,7 @@ def open_files(
     cap: RowsOf | None,
     invalid: Invalid,
     batch_rows: int,
-    id_filter: IdFilter | None = None,
+    id_filter: contributions.IdFilter | None = None,
 ) -> Source:
     """Make a source of the files that ``files.find_files`` finds."""
     with _all_problems(X, encoding, id_names(cap)):  # Arrow looks into the first rows of CSV
@@ -154,11 +154,12 @@ def open_files(
     reader, kept = _FileReader(files, encoding, cap, invalid, batch_rows), None
     if cap is not None:
         if any(cap.id not in file.names for file in files):
-            raise missing_id_column_error(cap)
+            raise contributions.missing_id_column_error(cap)
         if any(file.is_text for file in files):
             _reject_numeric_id(cap, encoding.schema)
-        ids = (reader.read_ids(partition, cap) for partition in range(len(files)))
-        kept = bound_contributions(ids, cap, invalid, id_filter)
+        times: list[Any] | None = None if encoding.first_by is None else [np.empty(0, np.uint16)]
+        ids = (reader.read_ids(partition, cap, times) for partition in range(len(files)))
+        kept = contributions.bound_contributions(ids, cap, invalid, id_filter, times)
     return Source(partial(reader.read_rows, kept), n_partitions=len(files))
 
 
@@ -172,8 +173,8 @@ def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
 
 
 def _checksum_of_ids(ids: ColumnValues, cap: RowsOf, invalid: Invalid) -> int:
-    """Return a checksum of the ids by row. Nobody can find two ids that collide: the hash is cryptographic."""
-    codes, texts = encode_ids(ids, cap, invalid)
+    """Return a checksum of the ids by row. The hash is cryptographic, so no two ids that collide can be found."""
+    codes, texts = contributions.encode_ids(ids, cap, invalid)
     each = b"".join(_hash_bytes(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
     return int.from_bytes(_hash_bytes(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
 
@@ -215,7 +216,7 @@ def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str]) -> N
     raise_problems(sorted(messages.values(), key=lambda each: (order.index(each.column), each.kind)))
 
 
-def _encode_all(file: File, encoding: Encoding) -> Iterator[tuple[Table, int, npt.NDArray[np.uint16], Problems]]:
+def _encode_all(file: File, encoding: Encoding) -> Iterator[tuple[Table, int, Codes, Problems]]:
     """Yield each batch of a file, its first row, its codes and its problems, whether or not rows fit."""
     first_row = 0
     for table in file.read_batches(list(encoding.schema.sources), _BATCH_ROWS):
@@ -294,9 +295,7 @@ def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
     return CheckResult(n_rows, list(violations.values()), {name: dict(count) for name, count in counts.items()})
 
 
-def _count_values(
-    encoding: Encoding, feature: int, table: Table, codes: npt.NDArray[np.uint16], is_text: bool
-) -> dict[str, int]:
+def _count_values(encoding: Encoding, feature: int, table: Table, codes: Codes, is_text: bool) -> dict[str, int]:
     """Count the missing, clamped and unknown values of a feature in a batch."""
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     found = {} if missing is None else {"missing": int((codes == missing).sum())}
@@ -315,7 +314,7 @@ def _count_values(
 _MAX_BYTES: Final = 1 << 50
 
 # Rows, a mask of those that fit, and their ids.
-_EncodedPiece: TypeAlias = "tuple[Batch, npt.NDArray[np.bool_], ColumnValues | None]"
+_EncodedPiece: TypeAlias = "tuple[Batch, Bools, ColumnValues | None]"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -327,7 +326,7 @@ class Spool:
     folder: str | PathLike[str] | None
 
     def iter_pieces(self) -> Iterator[Any]:
-        """Start reading the rows."""
+        """Iterate over the pieces of rows that have not been read."""
         if is_relation(self.rows):
             relation = open_relation(self.rows)
             return relation.to_batches(list(relation.names), _BATCH_ROWS)
@@ -369,7 +368,7 @@ def spool(rows: Any, *, at_most: int = 1 << 34, folder: str | PathLike[str] | No
     6
     """
     if not is_int_in(at_most, 1, _MAX_BYTES):
-        raise ParameterError("at_most", at_most, "must be a number of bytes", "at_most=1 << 34 is 16 GiB")
+        raise ParameterError("at_most", at_most, "must be a number of bytes", "pass 1 << 34 for 16 GiB")
     return Spool(rows, int(at_most), folder)
 
 
@@ -381,10 +380,11 @@ def open_spool(
     cap: RowsOf | None,
     invalid: Invalid,
     batch_rows: int,
-    id_filter: IdFilter | None,
+    id_filter: contributions.IdFilter | None,
 ) -> Source:
     """Encode all rows into the temporary file and make a source of it."""
-    encoded = _encode_pieces(pieces, encoding, cap, invalid)
+    times: list[Any] | None = None if encoding.first_by is None else [np.empty(0, np.uint16)]
+    encoded = _encode_pieces(pieces, encoding, cap, invalid, times)
     try:
         with tempfile.TemporaryFile(prefix="veilwood-", dir=spooled.folder) as file:
             ids = _write_pieces(file, encoded, len(encoding.columns), spooled.at_most, batch_rows)
@@ -392,7 +392,7 @@ def open_spool(
                 deque(ids, maxlen=0)
                 kept = None
             else:
-                (kept,) = bound_contributions([ids], cap, invalid, id_filter)
+                (kept,) = contributions.bound_contributions([ids], cap, invalid, id_filter, times)
             file.flush()
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
     except OSError as error:
@@ -401,7 +401,7 @@ def open_spool(
         ) from None
     stored = pa.ipc.open_file(pa.py_buffer(held))
 
-    def read() -> Iterator[Callable[[], Batch]]:
+    def read_spooled() -> Iterator[Callable[[], Batch]]:
         first_row = 0
         for number in range(stored.num_record_batches):
             batch = stored.get_batch(number)
@@ -415,18 +415,20 @@ def open_spool(
         if not first_row:
             yield partial(empty_batch, encoding)
 
-    return Source(read)
+    return Source(read_spooled)
 
 
 def _encode_pieces(
-    pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid
+    pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid, times: list[Any] | None
 ) -> Iterator[_EncodedPiece]:
-    """Encode piece by piece, with the ids that the contribution bound needs."""
+    """Encode piece by piece, with the ids that the contribution bound needs, and the times if they decide."""
     for piece in pieces:
         X, y = split_target(piece)
         table = view_table(X, encoding, invalid)
         batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap))
-        ids = None if cap is None else id_column(table, cap)
+        ids = None if cap is None else contributions.id_column(table, cap)
+        if times is not None and encoding.time_index is not None:
+            times.append(batch.codes[:, encoding.time_index].copy())
         yield batch, np.ones(len(batch.target), bool) if fits is None else fits, ids
 
 
@@ -448,7 +450,7 @@ def _write_pieces(
             yield ids
 
 
-def _read_stored_batch(stored: Any, width: int, chosen: npt.NDArray[np.bool_] | None, first_row: int) -> Batch:
+def _read_stored_batch(stored: Any, width: int, chosen: Bools | None, first_row: int) -> Batch:
     codes = stored.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
     batch = Batch(codes, stored.column(1).to_numpy(), 0, first_row)
     return select_rows(batch, chosen, stored.column(2).to_numpy(zero_copy_only=False))

@@ -52,7 +52,9 @@ def excel_dataset(display_name: str, open_file: OpenFile, nulls: Collection[str]
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ImportError:
-        raise SetupError("spreadsheets need an extra. Hint: pip install 'veilwood[excel]', or save as CSV.") from None
+        raise SetupError(
+            "spreadsheets need an extra. Hint: run pip install 'veilwood[excel]', or save as CSV."
+        ) from None
     try:
         with open_file() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
             rows = _read_sheet_rows(book.get_sheet_by_index(0))
@@ -338,7 +340,9 @@ class File(NamedTuple):
                     yield self._parse_numbers(table)
             # Rows are known by position: which ones a person may contribute was decided in an earlier pass.
             if self.read_state() != self.stamp:
-                raise FileError(f"{self.display_name} changed while it was read. Hint: work on a copy.")
+                raise FileError(
+                    f"{self.display_name} changed while it was read. Hint: read a copy that does not change."
+                )
         except VeilwoodError:
             raise
         except (pa.ArrowException, OSError) as error:

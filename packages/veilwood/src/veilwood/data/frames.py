@@ -15,13 +15,13 @@ from typing import Any, Final
 
 import narwhals as nw
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import column_or_1d
 
+from veilwood.arrays import AnyArray
 from veilwood.data.canonical import NO_VALUE, ColumnValues
 from veilwood.errors import OutOfSchemaError
 
@@ -37,7 +37,7 @@ class Table:
     n_rows: int
     n_columns: int
     column: Callable[[int], pd.Series[Any]]
-    array: npt.NDArray[Any] | None = None  # the table itself, where it is an array of numbers
+    array: AnyArray | None = None  # the table itself, where it is an array of numbers
     arrow: pa.Table | None = None  # the table itself, where it is Arrow's
 
     def column_by_name(self, name: str) -> ColumnValues | None:
@@ -188,7 +188,7 @@ def _view_rows(rows: Sequence[Any], width: int) -> Table:
     return Table(None, len(rows), width, lambda place: _array_to_series(array[:, place]))
 
 
-def _array_to_series(values: npt.NDArray[Any]) -> pd.Series[Any]:
+def _array_to_series(values: AnyArray) -> pd.Series[Any]:
     """Return an array's column as it is: the text type of pandas cannot hold every text."""
     return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
 

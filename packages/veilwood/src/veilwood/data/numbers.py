@@ -116,7 +116,7 @@ def read_mixed_numbers(values: ColumnValues, dialect: Dialect, *, limits: bool) 
     """
     known: dict[str, float] = {}
 
-    def read(value: Any) -> float | Problem:
+    def read_value(value: Any) -> float | Problem:
         text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
         if not isinstance(text, str):
             number = read_number(value)
@@ -130,11 +130,11 @@ def read_mixed_numbers(values: ColumnValues, dialect: Dialect, *, limits: bool) 
             values = values.cast(values.type.value_type)
         if any(is_text(values.type) for is_text in _TEXT_TYPES):
             coded = pa.chunked_array([values.combine_chunks()]).dictionary_encode().chunk(0)
-            numbers, _ = _collect_numbers([*map(read, coded.dictionary.to_pylist()), float("nan")])
+            numbers, _ = _collect_numbers([*map(read_value, coded.dictionary.to_pylist()), float("nan")])
             return numbers[coded.indices.fill_null(-1).to_numpy()], None
     elif isinstance(values.dtype, np.dtype) and values.dtype.kind in "biuf":
         return read_numbers(values)
-    return _collect_numbers(read(value) for value in iter_values(values))
+    return _collect_numbers(read_value(value) for value in iter_values(values))
 
 
 def _mixed_number(text: str, dialect: Dialect, limits: bool) -> float:

@@ -207,7 +207,7 @@ def open_rows(
         in a column without missing values, a value that is not a number or is excluded, an invalid target, or a
         missing id. Texts that are numbers are read as numbers. A table without rows is valid. Errors remain for what
         is not about values: a missing or unknown column, a target of another length, a file or format that cannot be
-        read at all, more rows than memory, a disk or a ``spool`` can hold. Whoever holds the files keeps them intact.
+        read at all, more rows than memory, a disk or a ``spool`` can hold. Their holder must keep them intact.
     batch_rows : int
         Maximum number of rows in a batch.
     estimator : str
@@ -230,7 +230,7 @@ def open_rows(
     array([[0]], dtype=uint16)
     """
     if not isinstance(invalid, str) or invalid not in get_args(Invalid):
-        raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
+        raise ParameterError("invalid", invalid, "must be 'refuse' or 'drop'", "pass one of them")
     cap = unit if isinstance(unit, RowsOf) else None
     rows = _Rows(X, y, encoding, cap, invalid, batch_rows, estimator, id_filter, weights)
     for opener in OPENERS:

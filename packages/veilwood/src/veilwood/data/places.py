@@ -134,7 +134,7 @@ def _find_remote(address: str) -> list[FileLocation] | Relation:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise SetupError("addresses need an extra. Hint: pip install 'veilwood[remote]'.") from None
+        raise SetupError("addresses need an extra. Hint: run pip install 'veilwood[remote]'.") from None
     filesystem, path = url_to_fs(address)
     filesystem.invalidate_cache()  # files that another process has written since must be found
     if address.startswith(("http://", "https://")):  # a web server does not list the files next to one

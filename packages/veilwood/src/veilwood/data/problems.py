@@ -16,8 +16,8 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
+from veilwood.arrays import Bools, Indices, NDArray
 from veilwood.data.canonical import NoText
 from veilwood.data.columns import Column, did_you_mean
 from veilwood.errors import OutOfSchemaError, UnreadableError, VeilwoodError, short_repr, shorten_text
@@ -75,14 +75,14 @@ def may_show_values() -> bool:
 
 
 Invalid: TypeAlias = Literal["refuse", "drop"]
-"""What becomes of rows that do not fit the schema."""
-Kinds: TypeAlias = npt.NDArray[np.uint8]
+"""Treatment of rows that do not fit the schema."""
+Kinds: TypeAlias = NDArray[np.uint8]
 """A problem for each row of a column, 0 where there is none."""
 
 _MAX_EXAMPLES: Final = 5  # values of a column and kind, where they are shown at all
 
 
-def unusable_kinds(codes: npt.NDArray[np.intp]) -> Kinds | None:
+def unusable_kinds(codes: Indices) -> Kinds | None:
     """Return the problems of a column that ``canonical.factorize_texts`` has read: its unusable values, if any."""
     unusable = codes == NoText.UNUSABLE.value
     return unusable.astype(np.uint8) * np.uint8(Problem.UNUSABLE) if unusable.any() else None
@@ -127,7 +127,7 @@ class Problems:
         if kinds is not None and kinds.any():
             self.kinds_by_column[name] = kinds
 
-    def valid_rows(self, n_rows: int) -> npt.NDArray[np.bool_] | None:
+    def valid_rows(self, n_rows: int) -> Bools | None:
         """Return a mask of the rows without problems, or None if all rows are valid."""
         if not self.kinds_by_column:
             return None
@@ -136,7 +136,7 @@ class Problems:
             good &= kinds == 0
         return good
 
-    def iter_problems(self) -> Iterator[tuple[Column, Problem, npt.NDArray[np.intp]]]:
+    def iter_problems(self) -> Iterator[tuple[Column, Problem, Indices]]:
         """Iterate over columns and kinds of problems, with the affected rows."""
         for column in (*self.features, self.target):
             kinds = self.kinds_by_column.get(column.name)
@@ -202,7 +202,7 @@ def raise_problems(messages: Sequence[ProblemMessage]) -> None:
         )
 
 
-def _example_values(get_column: Callable[[str], Any], name: str, rows: npt.NDArray[np.intp]) -> list[Any]:
+def _example_values(get_column: Callable[[str], Any], name: str, rows: Indices) -> list[Any]:
     return [value_at(get_column(name), int(row)) for row in rows[:_MAX_EXAMPLES]]
 
 

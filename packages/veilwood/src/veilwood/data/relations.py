@@ -133,25 +133,25 @@ def _open_duckdb(relation: Any) -> Relation:
         )
     running: list[Any] = []
 
-    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
+    def scan_relation(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         while running:  # of a pass that was given up: a connection has one open result at a time
             running.pop().close()
         quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
         running.append(pa.RecordBatchReader.from_stream(relation.project(quoted)))
         yield from running[-1]
 
-    return Relation("the DuckDB relation", tuple(relation.columns), start)
+    return Relation("the DuckDB relation", tuple(relation.columns), scan_relation)
 
 
 def _open_lazy_frame(frame: Any) -> Relation:
     if reads_text_files(frame.explain(optimized=False)):
         raise inferred_types_error("a lazy frame")
 
-    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
+    def collect_frame(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         for piece in frame.select(columns).collect_batches(chunk_size=batch_rows, maintain_order=True):
             yield pa.table(piece)
 
-    return Relation("the lazy frame", tuple(frame.collect_schema().names()), start)
+    return Relation("the lazy frame", tuple(frame.collect_schema().names()), collect_frame)
 
 
 def _open_scanner(scanner: Any) -> Relation:
@@ -168,12 +168,12 @@ def _open_scanner(scanner: Any) -> Relation:
                 "this scanner's batches can be read only once. Hint: pass vw.spool(scanner.to_reader())."
             ) from None
 
-    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
+    def scan_fragments(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         for tagged in scanner.scan_batches():
             _check_fragment(tagged)
             yield tagged.record_batch.select(columns)
 
-    return Relation("the scanner", tuple(scanner.projected_schema.names), start)
+    return Relation("the scanner", tuple(scanner.projected_schema.names), scan_fragments)
 
 
 def _check_fragment(tagged: Any) -> None:
@@ -265,7 +265,7 @@ def _open_adbc(request: Query) -> Relation:
             "the ADBC driver of SQLite infers types from the rows. Hint: pass a connection of sqlite3 or SQLAlchemy."
         )
 
-    def read(columns: list[str] | None) -> Iterator[FramePiece]:
+    def read_cursor(columns: list[str] | None) -> Iterator[FramePiece]:
         with request.connection.cursor() as cursor:
             cursor.execute(request.query)
             reader = cursor.fetch_record_batch()
@@ -275,8 +275,8 @@ def _open_adbc(request: Query) -> Relation:
             for batch in reader:
                 yield batch.select(columns)
 
-    (empty,) = read(None)
-    return Relation("the query", tuple(empty.schema.names), lambda columns, batch_rows: read(columns))
+    (empty,) = read_cursor(None)
+    return Relation("the query", tuple(empty.schema.names), lambda columns, batch_rows: read_cursor(columns))
 
 
 NamedRows: TypeAlias = tuple[list[str], Iterator[list[Any]]]  # names, and lists of rows
@@ -285,14 +285,14 @@ NamedRows: TypeAlias = tuple[list[str], Iterator[list[Any]]]  # names, and lists
 def _open_untyped_query(request: Query, run: Callable[[Query, int], Iterator[NamedRows]]) -> Relation:
     """Open a query over a connection whose driver returns each value with its own type."""
 
-    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
+    def run_query(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         for names, batches in run(request, batch_rows):
             for rows in batches:  # dtype=object: pandas would infer one type from all rows
                 cells = {name: [row[names.index(name)] for row in rows] for name in columns}
                 yield pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in cells.items()})
 
     names = next(names for names, _ in run(request, 1))
-    return Relation("the query", tuple(names), start)
+    return Relation("the query", tuple(names), run_query)
 
 
 def _run_sqlalchemy(request: Query, batch_rows: int) -> Iterator[NamedRows]:

@@ -37,7 +37,7 @@ from veilwood.safe_io import read_json, read_text
 TaskKind = Literal["classification", "regression"]
 
 UNREVIEWED_MARK: Final = "from data: review"
-"""What a draft writes into ``bounds`` of each column; while one is left, the schema counts as read off the data."""
+"""Mark that a draft writes into ``bounds`` of each column. While one is left, the schema is read from the data."""
 
 _REQUIRED: Final = {"categorical": ("values",), "numeric": ("lower", "upper")}  # by the kind of a column
 _SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred", "ignore", "privacy_unit", "dialect", "left_out")
@@ -189,7 +189,7 @@ class Schema:
             hint = did_you_mean(short_repr(known["target"]).strip("'"), [column.name for column in columns])
             raise SchemaError(
                 f"target {short_repr(known['target'])} is not among the columns.{hint} "
-                "Hint: the target needs an entry under 'columns' too."
+                "Hint: add the target to 'columns' too."
             )
         features = [column for column in columns if column is not target[0]]
         return cls(
@@ -211,7 +211,7 @@ class Schema:
             text = read_text(path)
         except FileNotFoundError:
             raise SchemaError(
-                f"there is no schema file {short_repr(str(path))}. Hint: veilwood schema draft TABLE"
+                f"there is no schema file {short_repr(str(path))}. Hint: create one with veilwood schema draft TABLE."
             ) from None
         except (OSError, VeilwoodError) as error:
             reason = getattr(error, "strerror", None) or error
@@ -262,10 +262,10 @@ class Schema:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the canonical JSON form: only equal schemas share it."""
-        return self._fingerprint
+        return self._schema_hash
 
     @cached_property
-    def _fingerprint(self) -> str:
+    def _schema_hash(self) -> str:
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
@@ -441,7 +441,9 @@ def _infer_columns(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column,
     try:
         check_classification_targets(labels)
     except ValueError:
-        raise SchemaError(f"Unknown label type: {type_of_target(labels)}. Hint: classes are few and repeat.") from None
+        raise SchemaError(
+            f"Unknown label type: {type_of_target(labels)}. Hint: pass labels of a few classes that repeat."
+        ) from None
     found = [label for label in np.unique(labels).tolist() if not pd.isna(label)]
     if len(found) < 2:
         raise SchemaError("the target has only one class. Hint: pass data with at least two.")

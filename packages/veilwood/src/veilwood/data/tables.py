@@ -8,9 +8,9 @@ from os import PathLike
 from typing import Any, Literal, overload
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from veilwood.arrays import AnyArray, Indices
 from veilwood.data.canonical import factorize_texts
 from veilwood.data.columns import Column, did_you_mean
 from veilwood.data.contributions import missing_id_column_error
@@ -127,7 +127,7 @@ def _read_frame(path: str | PathLike[str], schema: Schema, *, target: bool) -> p
     return pd.DataFrame(series)
 
 
-def _read_column(table: Table, column: Column, schema: Schema) -> npt.NDArray[Any]:
+def _read_column(table: Table, column: Column, schema: Schema) -> AnyArray:
     """Return numbers as floats, and other values as the texts by which categories are compared, None if missing."""
     cells = table.column_by_name(column.source)
     assert cells is not None  # the file was checked
@@ -142,7 +142,7 @@ def _read_column(table: Table, column: Column, schema: Schema) -> npt.NDArray[An
     return values
 
 
-def _read_texts(table: Table, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
+def _read_texts(table: Table, name: str) -> tuple[AnyArray, Indices]:
     """Return the texts of a column, None if missing, and their codes."""
     values = table.column_by_name(name)
     assert values is not None  # the file was checked

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from veilwood.arrays import Floats, Indices, Ints
 from veilwood.data.canonical import ColumnValues, factorize_texts
 from veilwood.data.columns import Column, did_you_mean
 from veilwood.data.contributions import bound_contributions, missing_id_column_error
@@ -51,7 +51,7 @@ _BATCH_ROWS: Final = 65536  # rows read from a file at a time
 _CODE: Final = re.compile("0[0-9]")  # leading zeros: a code, not a number
 
 
-def magnitude_of(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
+def magnitude_of(numbers: Floats) -> Indices:
     """Return the magnitude of each number: 2^e up to, but not including, 2^(e+1) is one magnitude; likewise below zero.
 
     Examples
@@ -83,9 +83,7 @@ class SchemalessTable:
     _read: Callable[[Sequence[str]], Iterable[Iterable[Table]]]
     _dialect: Dialect
 
-    def count_values(
-        self, columns: Sequence[str], cap: RowsOf | None
-    ) -> tuple[list[Counter[str]], npt.NDArray[np.int64]]:
+    def count_values(self, columns: Sequence[str], cap: RowsOf | None) -> tuple[list[Counter[str]], Ints]:
         """Count the texts of each column and the magnitudes of its numbers: a row adds at most one to each of the two.
 
         With a cap, at most ``cap.at_most`` rows per id count, and no row without an id.
@@ -108,9 +106,7 @@ class SchemalessTable:
         return texts, sizes
 
 
-def _count_column(
-    cells: ColumnValues, mask: Any, dialect: Dialect, texts: Counter[str], sizes: npt.NDArray[np.int64]
-) -> None:
+def _count_column(cells: ColumnValues, mask: Any, dialect: Dialect, texts: Counter[str], sizes: Ints) -> None:
     codes, known = factorize_texts(cells)
     codes = codes[mask]
     counts = np.bincount(codes[codes >= 0], minlength=len(known))
@@ -147,11 +143,11 @@ def open_schemaless(X: Any, dialect: Dialect = DIALECT) -> SchemalessTable:
                 f"columns of {file.display_name} and {files[0].display_name} differ. Hint: pass one table at a time."
             )
 
-    def read(columns: Sequence[str]) -> Iterator[Iterator[Table]]:
+    def read_files(columns: Sequence[str]) -> Iterator[Iterator[Table]]:
         for file in files:
             yield file.read_batches(list(columns), _BATCH_ROWS)
 
-    return SchemalessTable(Path(files[0].display_name).name.split(".")[0], files[0].names, read, dialect)
+    return SchemalessTable(Path(files[0].display_name).name.split(".")[0], files[0].names, read_files, dialect)
 
 
 _MAX_CODES: Final = 2  # a column with at most this many distinct numbers is categorical
@@ -266,7 +262,7 @@ def discover(
     if goal not in measured and classes is None:
         raise ParameterError("ignore", list(ignore), "excludes the target", "keep it, or pass its classes")
     plan = plan_discovery(measured, epsilon=epsilon, delta=delta, neighbours=neighbours, bounds_only=bounds_only)
-    release = Release.of(plan, open_ledger(ledger), X)
+    release = Release.for_plan(plan, open_ledger(ledger), X)
     release.check_affordable()
     released = release.measure(lambda door: _release_columns(door, table, measured, unit))
     privacy = release.certificate()
@@ -290,8 +286,8 @@ def plan_discovery(
         raise ParameterError(
             "delta",
             delta,
-            "cannot keep categories secret that one person has, and only those",
-            "a delta below one in the number of people, such as 1e-6; or public classes, and bounds_only for numbers",
+            "is too small to hide categories that only one person has",
+            "pass a delta below 1 / (number of people), such as 1e-6, or measure numbers only, with bounds_only=True",
         )
     else:
         step = threshold_step("what stands out", shape[:1], loss, neighbours, keys_per_row=2 * len(columns))

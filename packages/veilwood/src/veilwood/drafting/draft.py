@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.arrays import Floats, Ints
+from veilwood.arrays import Floats, Indices, Ints
 from veilwood.data.canonical import DATE_PARTS, ColumnValues, NoText, date_part_reader, factorize_texts
 from veilwood.data.columns import TextRule, did_you_mean
 from veilwood.data.dialect import CURRENCIES, DIALECT, MONEY, SEPARATORS, SPACES, Dialect
@@ -95,7 +94,7 @@ class ColumnProfile:
     name: str
     kind: Literal["id", "date", "time", "text", "people", "unique", "number", "category", "nothing", "unnamed"]
     nullable: bool
-    codes: npt.NDArray[np.intp]  # category of each row, negative if it has none
+    codes: Indices  # category of each row, negative if it has none
     texts: list[str]
     numbers: _Numbers | None = None
 
@@ -149,7 +148,7 @@ def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool
     return make_profile("unique" if many else "category")
 
 
-def _merge_duplicates(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[npt.NDArray[np.intp], list[str]]:
+def _merge_duplicates(codes: Indices, texts: list[str]) -> tuple[Indices, list[str]]:
     """Map equal texts to one code."""
     known = list(dict.fromkeys(texts))
     places = {text: place for place, text in enumerate(known)}
@@ -158,7 +157,7 @@ def _merge_duplicates(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[np
 
 
 def _read_numbers(
-    name: str, values: ColumnValues, codes: npt.NDArray[np.intp], texts: list[str], dialect: Dialect
+    name: str, values: ColumnValues, codes: Indices, texts: list[str], dialect: Dialect
 ) -> _Numbers | None:
     """Return the numbers of a column, or None if it is not numeric, for example codes with leading zeros."""
     if not texts or any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
@@ -196,7 +195,7 @@ def _guess_decimal_sign(name: str, texts: Sequence[str], counts: Ints, dialect: 
         own = (dialect if sign is None else replace(dialect, decimals={name: sign})).of(name)
         return sum(int(n) for text, n in zip(some, counts, strict=False) if own.number(text) is not None)
 
-    return max(signs, key=n_rows)  # the first of equals
+    return max(signs, key=n_rows)  # ties go to the first
 
 
 def _is_sequential(numbers: Floats) -> bool:
@@ -385,12 +384,12 @@ def _guess_separator(lines: list[str]) -> str:
     """Return the separator that most often splits the first lines into equally many values, then into most values."""
     some = lines[:50]
 
-    def quality(sep: str) -> tuple[float, int]:
+    def separator_quality(sep: str) -> tuple[float, int]:
         widths = [len(row) for row in csv.reader(some, delimiter=sep)]
         width = widths[0] if widths else 1
         return (sum(w == width for w in widths) / max(len(widths), 1) if width > 1 else 0.0, width)
 
-    return max(SEPARATORS, key=quality) if some else ","
+    return max(SEPARATORS, key=separator_quality) if some else ","
 
 
 def _guess_number_format(cells: list[str], sep: str, decimal: str | None) -> tuple[str, str]:

@@ -225,7 +225,7 @@ class Review:
         self._n_columns += 1
 
     def undo(self) -> None:
-        """Take back the last answer of this session."""
+        """Undo the last answer of this session."""
         if not self._history:
             raise UseError("there is no answer to undo in this session. Hint: name a column at the end to change it.")
         self._draft, self._deferred, self._n_columns = self._history.pop()

@@ -16,28 +16,18 @@ from typing import Any, ClassVar, Self, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood.arrays import Codes, Floats
+from veilwood import errors
+from veilwood.arrays import AnyArray, Codes, Floats
 from veilwood.data.batches import Source
 from veilwood.data.contributions import Weights, check_max_weight, scale_unit
 from veilwood.data.encoding import Encoding, class_labels
 from veilwood.data.open_rows import JointRows, open_rows
 from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.errors import (
-    OutOfSchemaError,
-    ParameterError,
-    PlanError,
-    PrivacyWarning,
-    SchemaError,
-    UseError,
-    UtilityWarning,
-    WeakGuaranteeWarning,
-)
 from veilwood.estimators.class_weights import explicit_weights, weighted_model
 from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
 from veilwood.estimators.new_rows import UNKNOWN_HINT, UnknownRule, predict_rows
@@ -107,8 +97,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     evaluation_: Evaluation
     statements_: tuple[str, ...] = ()  # SHA-256 of each SQL statement, if the rows were counted in a database
     n_features_in_: int
-    feature_names_in_: NDArray[Any]
-    classes_: NDArray[Any]
+    feature_names_in_: AnyArray
+    classes_: AnyArray
 
     # -- public ----------------------------------------------------------------------------------------------------
 
@@ -164,7 +154,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         release = Release(self._make_door(X, design.plan, not_private), extra_loss=holdout.extra_loss)
         sources = release.open_rows(lambda: self._open_sources(X, y, design.encoding, holdout, sample_weight))
         sources[0].check_passes(method.multi_pass or len(sources) > 1, type(self).__name__)
-        statements = sources[0].record
+        statements = sources[0].executed_statements
         warn_of_repeated_fits(handle_of(X), with_ledger=self.ledger is not None, is_clone=self._is_clone)
         # Popped from the list, so that the encoded rows are freed before the model is built.
         self._run_release(
@@ -198,11 +188,11 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         Without ``schema``, the unit is that of the schema of the estimator.
         """
         if self.n_jobs is not None and (not is_int_in(self.n_jobs, -MAX_THREADS, MAX_THREADS) or self.n_jobs == 0):
-            raise ParameterError(
+            raise errors.ParameterError(
                 "n_jobs", self.n_jobs, "is not a number of threads", f"choose 1 to {MAX_THREADS}, or -1 for all"
             )
         if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
-            raise ParameterError("invalid", self.invalid, "is not known", "'refuse' or 'drop'")
+            raise errors.ParameterError("invalid", self.invalid, "must be 'refuse' or 'drop'", "pass one of them")
         neighbours = Neighbours.from_parameters(self.adjacency, self._protected_unit(schema))
         if self.max_weight is not None:
             neighbours = replace(neighbours, unit=scale_unit(neighbours.unit, check_max_weight(self.max_weight)))
@@ -221,7 +211,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """Return the schema, and the reason why it is not private if it was inferred from the data."""
         if _is_infer(self.schema):
             if X is None or isinstance(X, JointRows):
-                raise UseError("schema='infer' reads the rows, which a plan does not have. Hint: declare a schema.")
+                raise errors.UseError(
+                    "schema='infer' reads the rows, which a plan does not have. Hint: declare a schema."
+                )
             schema = Schema.infer(X, y, self._task)
         else:
             schema = self.schema if isinstance(self.schema, Schema) else Schema.resolve(self.schema)
@@ -252,7 +244,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             if is_int_in(self.random_state, 0) and int(self.random_state) != plan.public_seed:
                 differs.append(f"random_state: {plan.public_seed} planned, {self.random_state} now")
             if differs:
-                raise PlanError(
+                raise errors.PlanError(
                     f"this would not carry out the plan {plan.fingerprint()[:12]}: {'; '.join(differs)}. "
                     "Hint: use the planned parameters and schema, or make a new plan."
                 )
@@ -283,7 +275,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             raise
         warning = method.utility_warning(self.plan_, self.model_)
         if warning is not None:
-            warnings.warn(warning, UtilityWarning, stacklevel=3)
+            warnings.warn(warning, errors.UtilityWarning, stacklevel=3)
 
     def _set_model(self, schema: Schema, model: Model) -> None:
         """Set a model, fitted or loaded, and its public attributes."""
@@ -303,17 +295,17 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             check_is_fitted(self, "model_")
         return self._encode_with(self.model_.encoding, X)
 
-    def _predict_rows(self, X: Any, unknown: UnknownRule | None) -> tuple[Floats, NDArray[Any]]:
+    def _predict_rows(self, X: Any, unknown: UnknownRule | None) -> tuple[Floats, AnyArray]:
         """Return outputs and labels of new rows; for regression both are the predicted numbers."""
         if unknown is None and isinstance(X, pd.DataFrame | np.ndarray):
             return self._predict_in_memory(X)
         return predict_rows(self, X, unknown)
 
-    def _predict_in_memory(self, X: Any) -> tuple[Floats, NDArray[Any]]:
+    def _predict_in_memory(self, X: Any) -> tuple[Floats, AnyArray]:
         """Return the same for a table in memory, all of whose values the schema allows."""
         try:
             predicted = self._predict_encoded(self._encode_rows(X))
-        except OutOfSchemaError as error:
+        except errors.OutOfSchemaError as error:
             if error.problems:
                 error.add_note(UNKNOWN_HINT)
             raise
@@ -353,17 +345,17 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """Set the certificate of a finished release, and warn if it gives no guarantee or a weak one."""
         self.privacy_, self.plan_ = release.certificate(), release.door.plan
         if not self.privacy_.is_private:
-            warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", PrivacyWarning, stacklevel=4)
+            warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", errors.PrivacyWarning, stacklevel=4)
         elif self.privacy_.strength.verdict:
-            warnings.warn(self.privacy_.strength.verdict, WeakGuaranteeWarning, stacklevel=4)
+            warnings.warn(self.privacy_.strength.verdict, errors.WeakGuaranteeWarning, stacklevel=4)
 
     def _reject_arguments(self, unsupported: dict[str, Any]) -> None:
         if unsupported:
-            raise UseError(f"{', '.join(unsupported)} cannot be given here. Hint: drop the argument.")
+            raise errors.UseError(f"{', '.join(unsupported)} cannot be given here. Hint: drop the argument.")
 
     def _check_task(self, schema: Schema) -> Schema:
         if schema.task != self._task:
-            raise SchemaError(
+            raise errors.SchemaError(
                 f"schema {schema.name!r} is for {schema.task}, and {type(self).__name__} does {self._task}. "
                 "Hint: use the other estimator of the pair, or another schema."
             )
@@ -443,7 +435,7 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
         return np.asarray(logs - logs.mean(axis=1, keepdims=True))
 
     @predict_on_clusters
-    def predict(self, X: Any, *, unknown: UnknownRule | None = None) -> NDArray[Any]:
+    def predict(self, X: Any, *, unknown: UnknownRule | None = None) -> AnyArray:
         """Return the predicted classes. Free: computed from released values.
 
         Parameters
@@ -458,7 +450,7 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
         """
         return self._predict_rows(X, unknown)[1]
 
-    def _predict_encoded(self, codes: Codes) -> tuple[Floats, NDArray[Any]]:
+    def _predict_encoded(self, codes: Codes) -> tuple[Floats, AnyArray]:
         """Return the probability of each class and the predicted class of encoded rows.
 
         All predictions use this method, so that ``class_weight`` applies to each of them.

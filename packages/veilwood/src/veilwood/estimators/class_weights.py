@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Codes, Floats
+from veilwood.arrays import AnyArray, Codes, Floats
 from veilwood.data.canonical import to_canonical_texts
 from veilwood.errors import ParameterError
 from veilwood.estimators.method import Model
@@ -30,18 +28,18 @@ class ReweightedModel(Model):
         shares = self.model.predict_outputs(codes, n_jobs) * self.weights
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return the arrays of the released model; the weights are a parameter of the estimator."""
         return self.model.to_arrays()
 
 
-def weighted_model(class_weight: object, classes: NDArray[Any], model: Model) -> Model:
+def weighted_model(class_weight: object, classes: AnyArray, model: Model) -> Model:
     """Return a model with reweighted classes: post-processing of the released one."""
     weights = resolve_weights(class_weight, classes, model)
     return model if weights is None else ReweightedModel(model.encoding, model, weights)
 
 
-def resolve_weights(class_weight: object, classes: NDArray[Any], model: Model) -> Floats | None:
+def resolve_weights(class_weight: object, classes: AnyArray, model: Model) -> Floats | None:
     """Return the weight of each class, or None if all count the same."""
     if class_weight is None:
         return None
@@ -52,17 +50,19 @@ def resolve_weights(class_weight: object, classes: NDArray[Any], model: Model) -
     return np.asarray(weights / weights.mean())
 
 
-def explicit_weights(class_weight: object, classes: NDArray[Any]) -> Floats | None:
+def explicit_weights(class_weight: object, classes: AnyArray) -> Floats | None:
     """Return the weights that the caller passed, or None if classes are to be balanced."""
     if isinstance(class_weight, str) and class_weight == "balanced":
         return None
     if not isinstance(class_weight, Mapping):
-        raise ParameterError("class_weight", class_weight, "is not understood", _HINT)
+        raise ParameterError("class_weight", class_weight, "must be 'balanced' or a dict of weights by class", _HINT)
     known = to_canonical_texts(list(classes))
     weights = np.ones(len(known))
     for label, weight in zip(to_canonical_texts(list(class_weight)), class_weight.values(), strict=True):
         number = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
         if label not in known or not number or not 0 < float(weight) < float("inf"):
-            raise ParameterError("class_weight", class_weight, f"does not fit the classes {list(classes)}", _HINT)
+            raise ParameterError(
+                "class_weight", class_weight, f"must have positive weights of the classes {list(classes)}", _HINT
+            )
         weights[known.index(label)] = float(weight)
     return weights

@@ -30,9 +30,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Codes, Floats, Ints
+from veilwood.arrays import AnyArray, Codes, Floats, Ints
 from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, TaskKind
@@ -46,7 +45,7 @@ from veilwood.safe_io import is_int_in
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import Forest
 
-Arrays: TypeAlias = Mapping[str, NDArray[Any]]
+Arrays: TypeAlias = Mapping[str, AnyArray]
 MAX_ROWS: Final = 10**15  # largest n_rows that can be declared
 
 
@@ -70,7 +69,7 @@ class Decisions:
     """
 
     method: str | None = None
-    """How the fit proceeds, if its family has several ways."""
+    """Variant of the fit, if its family has several."""
     law: str | None = None
     """Accounting that was chosen for its smaller noise: "pure" or "zcdp"."""
     structure: str | None = None
@@ -185,7 +184,7 @@ class ForestDesign(Design):
 
 @dataclass(frozen=True, eq=False)
 class Model(ABC):
-    """What was learned: public arrays only, prepared once so that predictions are a lookup.
+    """Learned model: public arrays only, prepared once so that predictions are a lookup.
 
     ``public_attributes`` names the attributes that a fitted estimator shows, each with an underscore behind it.
     """
@@ -221,7 +220,7 @@ class Model(ABC):
         raise UseError(f"{type(self).__name__} does not attribute its predictions to columns.")
 
     @abstractmethod
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return the arrays from which ``Method.restore_model`` rebuilds the model."""
 
 
@@ -261,7 +260,7 @@ class Method(ABC, Generic[P]):
 
     @property
     def histogram_kind(self) -> Literal["counts", "moments"] | None:
-        """What three-dimensional sums contain. Servers check that uploaded rows support it before computing them."""
+        """Contents of three-dimensional sums. Servers check that uploaded rows support it before computing them."""
         return None
 
     def check_parameters(self) -> None:

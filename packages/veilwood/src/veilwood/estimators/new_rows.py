@@ -16,10 +16,9 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood.arrays import Bools, Codes, Floats
+from veilwood.arrays import AnyArray, Bools, Codes, Floats
 from veilwood.data.encoding import Encoding
 from veilwood.data.files import are_files
 from veilwood.data.frames import Table
@@ -30,7 +29,7 @@ from veilwood.errors import OutOfSchemaError, ParameterError, UseError, UtilityW
 from veilwood.privacy.neighbours import RowsOf
 
 UnknownRule: TypeAlias = Literal["other", "missing", "skip", "refuse"]
-"""What a value counts as that the schema does not allow. "other": an unknown category counts as the mean over all."""
+"""Treatment of a value outside the schema. "other": an unknown category counts as the mean over all."""
 
 _MAX_COMBINATIONS: Final = 1000  # predictions that are averaged for one row
 _MAX_EXAMPLES: Final = 3  # values shown per column, if values may be shown
@@ -50,12 +49,12 @@ class NewRowCounts:
             f"{name!r} in {rows:,} ({treatment}{'; ' + self.examples[name] if name in self.examples else ''})"
             for (name, treatment), rows in self.by_column.items()
         ]
-        return f"of {self.n_rows:,} rows, some have a value that the model does not know: {', '.join(parts)}"
+        return f"of {self.n_rows:,} rows, some have a value outside the schema of the model: {', '.join(parts)}"
 
 
 def predict_rows(
     estimator: Any, X: Any, unknown: UnknownRule | None
-) -> tuple[Floats, NDArray[Any]] | tuple[Floats, Floats]:
+) -> tuple[Floats, AnyArray] | tuple[Floats, Floats]:
     """Return probabilities and classes, or twice the predicted numbers, for a table or files.
 
     Files are predicted with the rule "other" by default, tables in memory with "refuse". Rows that are skipped have NaN
@@ -199,7 +198,7 @@ def _treat_problems(
 
 
 def _note_examples(encoding: Encoding, table: Table, problems: Problems, first_row: int, counts: NewRowCounts) -> None:
-    """Keep some values of each column, for whoever asked to see values."""
+    """Keep examples of each column, for a custodian who asked to see values."""
     for column, _, rows in problems.iter_problems():
         values = [value_at(encoding.column_values(table, column.name), int(row)) for row in rows[:_MAX_EXAMPLES]]
         counts.examples.setdefault(column.name, format_examples(column, values, (rows + first_row).tolist()))

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
+from veilwood.arrays import Ints
 from veilwood.data.batches import Batch, Count, Source
 from veilwood.data.canonical import to_canonical_texts
 from veilwood.data.open_rows import open_rows
@@ -32,7 +30,7 @@ class _PartialCounts:
     design: Design
     params: dict[str, Any]
     count: Count
-    sums: NDArray[np.int64]
+    sums: Ints
     n_partitions: int
     not_private: list[str]
     table: DataHandle  # of the first batch
@@ -89,7 +87,10 @@ class OnePassForest(BaseForest):
         schema = current.design.encoding.schema
         if classes is not None and _class_texts(classes) != set(schema.classes):
             raise ParameterError(
-                "classes", classes, f"are not those of the schema: {shorten_text(', '.join(schema.classes))}"
+                "classes",
+                classes,
+                f"must be those of the schema: {shorten_text(', '.join(schema.classes))}",
+                "omit them",
             )
         source, sums = self._release_of(current, handle_of(X)).open_rows(lambda: self._count_batch(current, X, y))
         # Only after the whole batch was accepted, so that a refused one leaves no trace.
@@ -132,7 +133,7 @@ class OnePassForest(BaseForest):
         not_private = "; ".join(current.not_private) or None
         return Release(Door(current.design.plan, open_ledger(self.ledger), not_private=not_private, table=table))
 
-    def _count_batch(self, current: _PartialCounts, X: Any, y: Any) -> tuple[Source, NDArray[np.int64]]:
+    def _count_batch(self, current: _PartialCounts, X: Any, y: Any) -> tuple[Source, Ints]:
         """Count the rows of a batch as partitions of their own."""
         source = open_rows(X, y, current.design.encoding, invalid=self.invalid, estimator=type(self).__name__)
         count = partial(_count_shifted, current.count, current.n_partitions)
@@ -180,6 +181,6 @@ def _class_texts(classes: Any) -> set[Any] | None:
         return None
 
 
-def _count_shifted(count: Count, offset: int, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+def _count_shifted(count: Count, offset: int, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
     """Count batches as partitions numbered after the earlier ones, so that no two rows share a position."""
     return count((batch._replace(partition=batch.partition + offset) for batch in batches), n_jobs=n_jobs)

@@ -33,10 +33,10 @@ _KEY: Final = "veilwood"  # of the metadata of a dataclass field
 
 
 class Role(Enum):
-    """What a parameter decides.
+    """Role of a parameter.
 
-    Whatever tries settings within one guarantee varies STRUCTURE and LEARNING only: with another SCHEMA or PROMISE it
-    would run under another guarantee, and RUN is the same for everything that is done with an estimator.
+    A search within one guarantee may vary STRUCTURE and LEARNING only. Another SCHEMA or PROMISE would be another
+    guarantee, and RUN is the same for everything that is done with an estimator.
     """
 
     SCHEMA = "public facts about the data"
@@ -141,7 +141,7 @@ def separate_parameters(kind: type[Any]) -> frozenset[str]:
 
 
 def requestable_parameters(kind: type[Any]) -> frozenset[str]:
-    """Return the parameters that an analyst may choose for a release that somebody else runs.
+    """Return the parameters that an analyst may choose for a release that someone else runs.
 
     Not among them are those with arguments of their own, those of the run, and those of learning that a plan does not
     list, since they are applied after the release.
@@ -261,7 +261,7 @@ def estimator_by_name(name: str, task: TaskKind) -> type[Any]:
     found = [kind for kind in own or family if kind._task == task]
     if not found:
         known = ", ".join(dict.fromkeys(estimators.family_of(kind.__name__) for kind in kinds if kind._task == task))
-        raise ParameterError("estimator", name, f"is not an estimator for {task}", f"one of {known}")
+        raise ParameterError("estimator", name, f"is not an estimator for {task}", f"choose one of {known}")
     return found[0]  # type: ignore[no-any-return]
 
 
@@ -269,7 +269,7 @@ def estimator_from_plan(schema: Schema, plan: Plan, ledger: Ledger | None = None
     """Make the estimator that a saved plan describes. ``fit(plan=...)`` compares the plan itself."""
     kind = getattr(estimators, plan.estimator, None) if plan.estimator in estimators.__all__ else None
     if kind is None:
-        raise PlanError(f"the plan is of {plan.estimator!r}, which this version does not know. Hint: update veilwood.")
+        raise PlanError(f"the plan is for {plan.estimator!r}, which this version lacks. Hint: update veilwood.")
     if not set(inspect.signature(kind).parameters).issuperset(plan.parameters):
         raise PlanError(f"the plan has parameters that {plan.estimator} does not have in this version.")
     return kind(

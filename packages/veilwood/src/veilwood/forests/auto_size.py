@@ -15,8 +15,8 @@ from fractions import Fraction
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Ints
 from veilwood.data.batches import Batch, Count, Source
 from veilwood.data.counts import CellQuery, RunCellQueries
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
@@ -24,14 +24,7 @@ from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError, PlanError, UseError
 from veilwood.estimators.method import Arrays, Design, FitRequest, Method, Model, OnePassMethod
 from veilwood.forests import expected_skill as skill
-from veilwood.forests.noisy_leaves import (
-    AUTO,
-    POOLED,
-    LeafMethod,
-    LeafModel,
-    LeafParameters,
-    lower_noise_design,
-)
+from veilwood.forests import noisy_leaves
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Layout, Plan
@@ -48,7 +41,7 @@ class AutoSizedDesign(Design):
     """Public design: the whole forest if the number of rows is declared, otherwise the first step only."""
 
     request: FitRequest
-    method: LeafMethod[Any] | None = None  # with the chosen size
+    method: noisy_leaves.LeafMethod[Any] | None = None  # with the chosen size
     inner: Design | None = None
 
 
@@ -57,15 +50,15 @@ class AutoSizedRelease:
     """Released values: the counts of all rows, and the release of the forest of the chosen size."""
 
     design: AutoSizedDesign
-    pooled: NDArray[np.int64] | None
+    pooled: Ints | None
     inner: Any
 
 
 @dataclass(frozen=True, eq=False)
-class AutoSized(Method[LeafParameters]):
+class AutoSized(Method[noisy_leaves.LeafParameters]):
     """A method that chooses the size of another one."""
 
-    kind: type[LeafMethod[Any]]
+    kind: type[noisy_leaves.LeafMethod[Any]]
 
     # -- parameters ------------------------------------------------------------------------------------------------
 
@@ -92,15 +85,15 @@ class AutoSized(Method[LeafParameters]):
             *(1 if is_auto(size) else size for size in (parameters.n_estimators, parameters.max_depth))
         ).check_parameters()
 
-    def with_size(self, n_estimators: Any, max_depth: Any, *, noiseless: bool = False) -> LeafMethod[Any]:
+    def with_size(self, n_estimators: Any, max_depth: Any, *, noiseless: bool = False) -> noisy_leaves.LeafMethod[Any]:
         """Return the method with this size, and with the options that suit it."""
         sized = replace(self._resolved_options(noiseless), n_estimators=n_estimators, max_depth=max_depth)
         return self._method_class(noiseless)(sized, self.task, auto_sized=True)
 
-    def _method_class(self, noiseless: bool) -> type[LeafMethod[Any]]:
+    def _method_class(self, noiseless: bool) -> type[noisy_leaves.LeafMethod[Any]]:
         return self.kind.noiseless_method(self.parameters) if noiseless else self.kind
 
-    def _resolved_options(self, noiseless: bool) -> LeafParameters:
+    def _resolved_options(self, noiseless: bool) -> noisy_leaves.LeafParameters:
         """Return the parameters with options left at "auto" resolved: some mean something else without noise."""
         options = self._method_class(noiseless).noiseless_options if noiseless else {}
         resolved: dict[str, Any] = {
@@ -125,10 +118,10 @@ class AutoSized(Method[LeafParameters]):
         for rows, (trees, depth) in zip(EXAMPLE_ROWS, self._choose_sizes(pure, encoding, *EXAMPLE_ROWS), strict=True):
             notes[f"at {rows:,} rows"] = f"{np.sum(trees)} trees of depth {np.max(depth)}, at most"
         if request.loss.delta > 0:
-            notes["delta"] = "not used: whether it pays depends on the rows. Hint: declare n_rows if it is public"
+            notes["delta"] = "not used: its effect depends on the number of rows. Hint: declare n_rows if it is public"
         plan = pure.make_plan(
             (step,),
-            f"the {step.name}, with noise, and with the rest of the budget the leaves of a forest whose size follows",
+            f"noisy {step.name}, then, with the remaining budget, the leaves of a forest of the chosen size",
             Layout(),
             0.0,
             choices={"method": "sized"},
@@ -164,14 +157,14 @@ class AutoSized(Method[LeafParameters]):
                 made.plan,
                 loss=request.loss,
                 steps=(self._pooled_step(request.schema, request), *made.plan.steps),
-                released=f"the {POOLED}, and {made.plan.released}",
+                released=f"the {noisy_leaves.POOLED}, and {made.plan.released}",
                 layout=replace(made.plan.layout, rows_planned=n_rows, rows_known=rows_known if n_rows else None),
                 choices={**made.plan.choices, **_size_decisions(method)},
                 notes=_notes_with_size(made.plan, method),
             )
             return replace(made, plan=plan)
 
-        made = lower_noise_design(request, design_remainder)
+        made = noisy_leaves.lower_noise_design(request, design_remainder)
         return AutoSizedDesign(encoding, made.plan, request, method, made)
 
     def _pooled_step(self, schema: Schema, request: FitRequest) -> Step:
@@ -179,7 +172,7 @@ class AutoSized(Method[LeafParameters]):
         adds = 1 if schema.classes else TARGET_LEVELS
         width = len(schema.classes) or 2
         loss = request.loss.scaled(FIRST_FRACTION)
-        return counting_step(POOLED, (width,), loss, request.neighbours, l1=adds, squared_l2=adds**2)
+        return counting_step(noisy_leaves.POOLED, (width,), loss, request.neighbours, l1=adds, squared_l2=adds**2)
 
     def _choose_sizes(self, request: FitRequest, encoding: Encoding, *rows: int | None) -> list[tuple[Any, Any]]:
         """Return the best number and depth of trees for each number of rows."""
@@ -224,7 +217,7 @@ class AutoSized(Method[LeafParameters]):
         if design.method is not None and not design.method.multi_pass:
             return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
         pooled = None
-        if design.plan.steps[0].kind == POOLED.kind:
+        if design.plan.steps[0].kind == noisy_leaves.POOLED.kind:
             counted = source.aggregate(TotalCount(len(design.encoding.schema.classes)), n_jobs=n_jobs)
             pooled = door.release_counts(design.plan.steps[0], counted)
         if design.method is None:
@@ -244,15 +237,15 @@ class AutoSized(Method[LeafParameters]):
                 "publicly known number of rows, for example n_rows=10_000, or set n_estimators and max_depth."
             )
         inner = design.method.make_count(design.inner)
-        if design.plan.steps[0].kind != POOLED.kind:
+        if design.plan.steps[0].kind != noisy_leaves.POOLED.kind:
             return inner
         return WithTotals(TotalCount(len(design.encoding.schema.classes)), inner)
 
-    def release_sums(self, design: AutoSizedDesign, exact: NDArray[np.int64], door: Door) -> AutoSizedRelease:
+    def release_sums(self, design: AutoSizedDesign, exact: Ints, door: Door) -> AutoSizedRelease:
         """Release the counts of all rows, then the counts of the forest."""
         method, first = design.method, design.plan.steps[0]
         assert isinstance(method, OnePassMethod)
-        if first.kind != POOLED.kind:
+        if first.kind != noisy_leaves.POOLED.kind:
             return AutoSizedRelease(design, None, method.release_sums(design.inner, exact, door))
         pooled = door.release_counts(first, exact[: first.shape[0]])
         sums = exact[first.shape[0] :].reshape(method.make_count(design.inner)([]).shape)
@@ -262,7 +255,7 @@ class AutoSized(Method[LeafParameters]):
 
     def build_model(
         self, design: AutoSizedDesign, plan: Plan, released: AutoSizedRelease, n_jobs: int | None = None
-    ) -> LeafModel:
+    ) -> noisy_leaves.LeafModel:
         """Build the model. Its leaves are shrunk towards the counts of all rows."""
         method = released.design.method
         assert method is not None
@@ -295,12 +288,12 @@ class AutoSized(Method[LeafParameters]):
         return self._method_of_plan(plan).utility_warning(plan, model)
 
     @staticmethod
-    def _rows_in(pooled: NDArray[np.int64] | None, schema: Schema) -> int:
+    def _rows_in(pooled: Ints | None, schema: Schema) -> int:
         """Return the noisy number of rows, at least 1."""
         n_rows = 0 if pooled is None else pooled.sum() / (1 if schema.classes else TARGET_LEVELS)
         return max(1, round(n_rows))
 
-    def _method_of_plan(self, plan: Plan) -> LeafMethod[Any]:
+    def _method_of_plan(self, plan: Plan) -> noisy_leaves.LeafMethod[Any]:
         sizes = plan.choices.get("n_estimators"), plan.choices.get("max_depth")
         if None in sizes:
             raise PlanError("the plan lacks the number and depth of its trees.")
@@ -309,7 +302,7 @@ class AutoSized(Method[LeafParameters]):
 
 def is_auto(size: object) -> bool:
     """Return True if a size is "auto"."""
-    return isinstance(size, str) and size == AUTO
+    return isinstance(size, str) and size == noisy_leaves.AUTO
 
 
 def _pure_request(request: FitRequest) -> FitRequest:
@@ -318,11 +311,11 @@ def _pure_request(request: FitRequest) -> FitRequest:
     return request if loss.epsilon is None or loss.delta == 0 else replace(request, loss=Loss.pure(loss.epsilon))
 
 
-def _size_decisions(method: LeafMethod[Any]) -> dict[str, Any]:
+def _size_decisions(method: noisy_leaves.LeafMethod[Any]) -> dict[str, Any]:
     return {"n_estimators": method.parameters.n_estimators, "max_depth": method.parameters.max_depth}
 
 
-def _notes_with_size(plan: Plan, method: LeafMethod[Any]) -> dict[str, Any]:
+def _notes_with_size(plan: Plan, method: noisy_leaves.LeafMethod[Any]) -> dict[str, Any]:
     """Return the plan's notes with the chosen size."""
     size = ", ".join(f"{name}={value}" for name, value in _size_decisions(method).items())
     return {**plan.notes, "size": f"{size}: chosen from schema, budget and rows, without data"}
@@ -334,21 +327,21 @@ class TotalCount:
 
     n_classes: int
 
-    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
         """Return the sums of these batches."""
         totals = np.zeros(self.n_classes or 2, np.int64)
         for batch in batches:
             totals += self.sum_batch(batch)
         return totals
 
-    def sum_batch(self, batch: Batch) -> NDArray[np.int64]:
+    def sum_batch(self, batch: Batch) -> Ints:
         """Return the sums of one batch."""
         if self.n_classes:
             return np.bincount(batch.target, minlength=self.n_classes).astype(np.int64)
         first = int(batch.target.sum(dtype=np.int64))
         return np.array([first, len(batch.target) * TARGET_LEVELS - first], np.int64)
 
-    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> NDArray[np.int64]:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
         """Return the sums from a query with one cell."""
         (totals,) = run_queries([CellQuery((0,), 1)], "classes" if self.n_classes else "pair")
         return np.asarray(totals[0])
@@ -361,7 +354,7 @@ class WithTotals:
     total_count: TotalCount
     inner_count: Any
 
-    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
         """Return the totals, followed by the flattened inner sums."""
         totals = self.total_count([])
 
@@ -373,7 +366,7 @@ class WithTotals:
         sums = self.inner_count(count_passing(), n_jobs=n_jobs)
         return np.concatenate([totals, sums.ravel()])
 
-    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> NDArray[np.int64]:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
         """Return the same from cell queries."""
         sums = self.inner_count.via_cell_queries(run_queries, n_codes)
         return np.concatenate([self.total_count.via_cell_queries(run_queries, n_codes), sums.ravel()])

@@ -14,9 +14,8 @@ from math import prod
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import AnyArray, Ints
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
@@ -200,7 +199,7 @@ BUDGET_GROWTH = Fraction(3, 2)
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class GreedyForestParameters(LevelwiseParameters):
-    """Parameters for either task."""
+    """Parameters of both tasks."""
 
     branching: str = parameter(AUTO, role=Role.STRUCTURE)
     split_budget: float = 0.3
@@ -209,7 +208,7 @@ class GreedyForestParameters(LevelwiseParameters):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class GreedyForestClassifierParameters(GreedyForestParameters):
-    """Parameters for classes."""
+    """Parameters of classification."""
 
     quality: str = parameter(AUTO, role=Role.LEARNING)
     leaf_update: str = parameter("laplace", role=Role.LEARNING)
@@ -219,7 +218,7 @@ class GreedyForestClassifierParameters(GreedyForestParameters):
 class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
     """Greedy forests, for classification and regression."""
 
-    splits_text: ClassVar[str] = "split by private greedy choices"
+    splits_text: ClassVar[str] = "split by private greedy selections"
     candidates_options: ClassVar[tuple[str, ...]] = (AUTO, HALF)
     noiseless_options: ClassVar[Mapping[str, str]] = {
         "trees": "shared", "branching": "binary", "quality": "gini", "candidates": HALF,
@@ -274,7 +273,7 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
             raise ParameterError(
                 "leaves", self.parameters.leaves,
                 "needs noisy counts, and leaf_update='exponential' releases labels",
-                "leaves='plain' or leaf_update='laplace'",
+                "pass leaves='plain' or leaf_update='laplace'",
             )  # fmt: skip
 
     def level_fractions(self) -> Sequence[Fraction]:
@@ -291,7 +290,7 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
             raise ParameterError(
                 "max_depth", self.parameters.max_depth,
                 f"exceeds the {n_columns} features: a multiway tree uses each once on a path",
-                f"max_depth={n_columns} or less",
+                f"pass max_depth={n_columns} or less",
             )  # fmt: skip
         return int(self.parameters.n_estimators) * prod(sorted(encoding.n_codes, reverse=True)[:depth])
 
@@ -320,7 +319,7 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
             score_range=1, selections_per_row=self.trees_per_row, by=self.selection_mechanism(loss),
         )  # fmt: skip
 
-    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> NDArray[Any]:
+    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> AnyArray:
         """Release leaf counts, or labels: 1 for the selected class."""
         if not self.labels_only:
             return super().release_leaves(door, step, exact_leaves)

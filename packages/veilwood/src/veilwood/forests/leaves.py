@@ -137,8 +137,8 @@ def shrunken_means(
     """Return the scaled means of leaves, and their complements, shrunk towards their ancestors.
 
     As ``shrunken_frequencies``, but a node is compared with the mean of its parent and not with an even part of it: the
-    number of rows in a node says nothing about their mean. Only the signal above its standard error counts, since a
-    mean that strays costs more than one that is shrunk too much.
+    number of rows in a node says nothing about their mean. Only the signal above its standard error counts, since an
+    error of the mean costs more than too much shrinkage.
 
     Without noise a mean is that of the rows and of one more row with the parent's mean:
 

@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import HAVE_NUMBA, Ints
+from veilwood.arrays import HAVE_NUMBA, AnyArray, Ints
 from veilwood.data.batches import AggregatePass, Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
@@ -132,7 +131,7 @@ class LevelwiseMethod(LeafMethod[LP]):
     def grow_level(self, growing: GrowingForest, level: Any, splitter: Splitter) -> None:
         """Split all open nodes, in one pass over the rows."""
 
-    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> NDArray[Any]:
+    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> AnyArray:
         """Release the leaves."""
         return door.release_counts(step, exact_leaves)
 
@@ -149,7 +148,9 @@ class LevelwiseMethod(LeafMethod[LP]):
         elif parameters.candidates is not None:
             check_counts(candidates=parameters.candidates)
         if not 0 < exact_fraction(parameters.split_budget, "split_budget") < 1:
-            raise ParameterError("split_budget", parameters.split_budget, "must be above 0 and below 1", "0.5")
+            raise ParameterError(
+                "split_budget", parameters.split_budget, "must be above 0 and below 1", "pass a fraction, such as 0.5"
+            )
 
     def selection_mechanism(self, loss: Loss) -> Literal["flip", "exponential"]:
         """Return the mechanism that selects splits: permute-and-flip errs less, but with a delta costs more."""
@@ -199,7 +200,7 @@ class LevelwiseMethod(LeafMethod[LP]):
         step = self.leaf_step(schema, loss.scaled(1 - share), neighbours, n_leaves)
         plan = request.make_plan(
             (*(part for level in levels for part in level.steps), step),
-            f"{step.name}, with noise, of {parameters.n_estimators} trees {self.splits_text}, and these splits",
+            f"{parameters.n_estimators} trees {self.splits_text}, with their splits and noisy {step.name}",
             Layout(int(parameters.n_estimators), n_leaves, int(parameters.max_depth), self.row_sharing),
             self.leaf_error(step.variance),
         )
@@ -207,7 +208,7 @@ class LevelwiseMethod(LeafMethod[LP]):
 
     def measure_rows(
         self, design: LevelwiseDesign, source: Source, door: Door, n_jobs: int | None = None
-    ) -> tuple[Forest, NDArray[Any]]:
+    ) -> tuple[Forest, AnyArray]:
         """Grow level by level, then count the leaves."""
         n_trees = self.parameters.n_estimators
         assignment = self.draw_assignment(n_trees)

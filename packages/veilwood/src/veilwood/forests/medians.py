@@ -130,7 +130,7 @@ def _select_slots(
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class MedianForestParameters(LevelwiseParameters):
-    """Parameters for either task."""
+    """Parameters of both tasks."""
 
     variant: str = parameter("select-then-median", role=Role.LEARNING)
     split_budget: float = 0.5
@@ -139,7 +139,7 @@ class MedianForestParameters(LevelwiseParameters):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class MedianForestClassifierParameters(MedianForestParameters):
-    """Parameters for classes."""
+    """Parameters of classification."""
 
     voting: str = parameter("threshold", role=Role.LEARNING)
 

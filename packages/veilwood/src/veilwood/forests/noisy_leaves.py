@@ -15,23 +15,13 @@ from itertools import product
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Codes, Floats, Ints
+from veilwood.arrays import AnyArray, Codes, Floats, Ints
 from veilwood.data.batches import Count
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import DomainTooLargeError, ModelFileError, PlanError
-from veilwood.estimators.method import (
-    Arrays,
-    FitRequest,
-    ForestDesign,
-    ForestModel,
-    Method,
-    Model,
-    OnePassMethod,
-    Parameters,
-)
+from veilwood.estimators import method
 from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests import leaves as cleaning
 from veilwood.privacy.door import Door
@@ -68,7 +58,7 @@ POOLED = TreeStep.ALL_ROWS.at()  # the first step, which estimates the number of
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class LeafParameters(Parameters):
+class LeafParameters(method.Parameters):
     """Parameters of every forest with noisy leaves. Families add defaults, and classifiers add ``voting``."""
 
     n_estimators: Any = parameter(role=Role.STRUCTURE, tuned=True)
@@ -79,10 +69,10 @@ class LeafParameters(Parameters):
 
 
 @dataclass(frozen=True, eq=False)
-class LeafModel(ForestModel):
+class LeafModel(method.ForestModel):
     """Model of noisy class counts, or of rotated pairs of a regression target, averaged over trees."""
 
-    leaf_counts: NDArray[Any]
+    leaf_counts: AnyArray
     voting: str = AVERAGE
     seed: int = 0  # of probabilistic voting; public, since it protects nothing
     pooled: Pooled = None
@@ -126,7 +116,7 @@ class LeafModel(ForestModel):
         """Return averaged frequencies or votes as probabilities, smoothed if they can be 0."""
         return cleaning.smooth_probabilities(frequencies, self.forest.n_trees) if self.smoothed else frequencies
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return the trees, their noisy leaves and the counts of all rows, if measured."""
         pooled = {} if self.pooled is None else {"pooled": self.pooled}
         return {**self.forest.to_arrays(), "leaf_counts": self.leaf_counts, **pooled}
@@ -191,7 +181,7 @@ class SupportsPlan(Protocol):
 H = TypeVar("H", bound=SupportsPlan)
 
 
-def lower_noise_design(request: FitRequest, make_design: Callable[[FitRequest], H]) -> H:
+def lower_noise_design(request: method.FitRequest, make_design: Callable[[method.FitRequest], H]) -> H:
     """Return the design with less noise, under pure epsilon or, if delta > 0, under zCDP.
 
     Pure noise satisfies (epsilon, delta) too, and is smaller if a row contributes to few counts. The delta is then not
@@ -232,7 +222,7 @@ L = TypeVar("L", bound=LeafParameters)
 
 
 @dataclass(frozen=True, eq=False)
-class LeafMethod(Method[L]):
+class LeafMethod(method.Method[L]):
     """Base class of forests whose leaves hold noisy class counts, or noisy rotated pairs of a regression target."""
 
     auto_sized: bool = False  # whether the size was "auto"
@@ -256,7 +246,7 @@ class LeafMethod(Method[L]):
         return cls
 
     @classmethod
-    def from_parameters(cls, parameters: Any, task: TaskKind) -> Method[Any]:
+    def from_parameters(cls, parameters: Any, task: TaskKind) -> method.Method[Any]:
         """Return the method of this size, or one that chooses a size that is "auto"."""
         from veilwood.forests.auto_size import AutoSized, is_auto  # builds on this module
 
@@ -266,12 +256,12 @@ class LeafMethod(Method[L]):
 
     # -- the plan ------------------------------------------------------------------------------------------------
 
-    def make_design(self, request: FitRequest) -> Any:
+    def make_design(self, request: method.FitRequest) -> Any:
         """Design the forest under the accounting that leaves less noise."""
         return lower_noise_design(request, self.design_with_loss)
 
     @abstractmethod
-    def design_with_loss(self, request: FitRequest) -> Any:
+    def design_with_loss(self, request: method.FitRequest) -> Any:
         """Design the forest under one accounting: pure epsilon or zCDP."""
 
     @classmethod
@@ -294,7 +284,7 @@ class LeafMethod(Method[L]):
         """Return the maximum number of leaves of all trees."""
         return int(self.parameters.n_estimators) << int(self.parameters.max_depth)
 
-    def leaves_and_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
+    def leaves_and_error(self, request: method.FitRequest, encoding: Encoding) -> tuple[int, float]:
         """Return the maximum number of leaves, and the expected squared error of one under the better accounting."""
         leaves = self.n_leaves(encoding)
         if leaves > MAX_LEAVES:
@@ -363,7 +353,7 @@ class LeafMethod(Method[L]):
             return AVERAGE if self.auto_sized else "majority"
         return chosen
 
-    def released_leaves(self, design: Any, released: Any) -> tuple[Forest, NDArray[Any]]:
+    def released_leaves(self, design: Any, released: Any) -> tuple[Forest, AnyArray]:
         """Return the forest and its noisy leaf counts. Data-dependent trees are part of what was released."""
         forest, counts = released
         return forest, counts
@@ -373,7 +363,7 @@ class LeafMethod(Method[L]):
         return self.make_model(design.encoding, *self.released_leaves(design, released), plan)
 
     def make_model(
-        self, encoding: Encoding, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Pooled = None
+        self, encoding: Encoding, forest: Forest, counts: AnyArray, plan: Plan, pooled: Pooled = None
     ) -> LeafModel:
         """Build the model of noisy leaves. Leaves are cleaned here only."""
         values = self.clean_leaves(forest, counts, plan, pooled)
@@ -382,7 +372,7 @@ class LeafMethod(Method[L]):
         smoothed = self.voting_rule == "majority" or not self.shrinks_leaves
         return LeafModel(encoding, forest, values, counts, self.voting_rule, plan.public_seed, pooled, smoothed)
 
-    def clean_leaves(self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Pooled = None) -> Floats:
+    def clean_leaves(self, forest: Forest, counts: AnyArray, plan: Plan, pooled: Pooled = None) -> Floats:
         """Return the class frequencies, or scaled mean and complement, of each leaf under the chosen cleaning."""
         classes = self.task == "classification"
         if self.shrinks_leaves:
@@ -405,7 +395,7 @@ class LeafMethod(Method[L]):
         share = rows * (forest.n_trees if self.uses_disjoint_trees else 1)
         return pooled / share, plan.steps[0].variance / share**2
 
-    def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> LeafModel:
+    def restore_model(self, schema: Schema, plan: Plan, arrays: method.Arrays) -> LeafModel:
         """Rebuild the model from the arrays of a file. Raise ``ModelFileError`` if they do not describe one."""
         encoding = Encoding(schema, self.numeric_encoding)
         forest = Forest.from_arrays(arrays, encoding.n_codes)
@@ -423,7 +413,7 @@ class LeafMethod(Method[L]):
             raise ModelFileError("the counts of all rows do not match the plan.")
         return self.make_model(encoding, forest, counts, plan, pooled)
 
-    def utility_warning(self, plan: Plan, model: Model) -> str | None:
+    def utility_warning(self, plan: Plan, model: method.Model) -> str | None:
         """Return a warning if the noise exceeds the leaves, estimated from the noisy counts themselves."""
         assert isinstance(model, LeafModel)
         unit = 1 if self.task == "classification" else TARGET_LEVELS
@@ -439,16 +429,16 @@ class LeafMethod(Method[L]):
         )
 
 
-class PregrownForest(OnePassMethod[L], LeafMethod[L]):
+class PregrownForest(method.OnePassMethod[L], LeafMethod[L]):
     """Base class of forests that are grown without data and release their leaf counts directly."""
 
     trees_text: ClassVar[str]  # names the trees in a plan
 
     @abstractmethod
-    def grow_trees(self, request: FitRequest) -> tuple[Encoding, Forest]:
+    def grow_trees(self, request: method.FitRequest) -> tuple[Encoding, Forest]:
         """Grow the trees from public facts and the public seed."""
 
-    def design_with_loss(self, request: FitRequest) -> ForestDesign:
+    def design_with_loss(self, request: method.FitRequest) -> method.ForestDesign:
         """Grow the trees, and plan the release of their leaves."""
         known = (
             None
@@ -460,21 +450,21 @@ class PregrownForest(OnePassMethod[L], LeafMethod[L]):
         step = self.leaf_step(request.schema, request.loss, request.neighbours, layout.leaves)
         plan = request.make_plan(
             (step,),
-            f"{step.name}, with noise, of {layout.trees} {self.trees_text}",
+            f"noisy {step.name} of {layout.trees} {self.trees_text}",
             layout,
             self.leaf_error(step.variance),
             choices=structure,
         )
-        return ForestDesign(encoding, plan, forest)
+        return method.ForestDesign(encoding, plan, forest)
 
-    def make_count(self, design: ForestDesign) -> Count:
+    def make_count(self, design: method.ForestDesign) -> Count:
         """Return the count of the leaves."""
         return self.make_leaf_count(design.encoding, design.forest, self.draw_assignment(design.forest.n_trees))
 
-    def release_sums(self, design: ForestDesign, exact: Ints, door: Door) -> Ints:
+    def release_sums(self, design: method.ForestDesign, exact: Ints, door: Door) -> Ints:
         """Release the noisy leaf counts."""
         return door.release_counts(design.plan.steps[-1], exact)
 
-    def released_leaves(self, design: ForestDesign, released: Ints) -> tuple[Forest, Ints]:
+    def released_leaves(self, design: method.ForestDesign, released: Ints) -> tuple[Forest, Ints]:
         """Return the designed forest with the released counts."""
         return design.forest, released

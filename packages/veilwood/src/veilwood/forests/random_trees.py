@@ -13,24 +13,16 @@ from functools import partial
 from typing import Any, ClassVar, Final, Literal, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Floats, Ints
+from veilwood.arrays import AnyArray, Floats, Ints
 from veilwood.data.batches import Source
 from veilwood.data.encoding import Encoding
 from veilwood.estimators.base import Classifier, Regressor
 from veilwood.estimators.method import Design, FitRequest
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
+from veilwood.forests import noisy_leaves
 from veilwood.forests.leaves import leave_one_out_frequencies
-from veilwood.forests.noisy_leaves import (
-    AUTO,
-    MAX_LEAVES,
-    LeafMethod,
-    LeafParameters,
-    PregrownForest,
-    TreeStep,
-)
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import selection_step
@@ -46,33 +38,35 @@ TO_LEAF, TO_NARROW, TO_PART = 1 << 40, 2 << 40, 3 << 40  # scores of the actions
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class RandomTreesParameters(LeafParameters):
-    """Parameters for either task."""
+class RandomTreesParameters(noisy_leaves.LeafParameters):
+    """Parameters of both tasks."""
 
-    n_estimators: Any = AUTO
-    max_depth: Any = AUTO
+    n_estimators: Any = noisy_leaves.AUTO
+    max_depth: Any = noisy_leaves.AUTO
     trees: str = "shared"
     thresholds: str = parameter("path", role=Role.STRUCTURE)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomTreesClassifierParameters(RandomTreesParameters):
-    """Parameters for classes."""
+    """Parameters of classification."""
 
-    voting: str = parameter(AUTO, role=Role.LEARNING)
+    voting: str = parameter(noisy_leaves.AUTO, role=Role.LEARNING)
 
 
-class RandomTrees(PregrownForest[RandomTreesParameters]):
+class RandomTrees(noisy_leaves.PregrownForest[RandomTreesParameters]):
     """Random trees, for classification and regression."""
 
     numeric_encoding: Literal["grid"] = "grid"
     trees_text: ClassVar[str] = "random trees grown without data"
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.options, "thresholds": THRESHOLDS}
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {**noisy_leaves.LeafMethod.options, "thresholds": THRESHOLDS}
 
     @classmethod
-    def noiseless_method(cls, parameters: Any) -> type[LeafMethod[Any]]:
+    def noiseless_method(cls, parameters: Any) -> type[noisy_leaves.LeafMethod[Any]]:
         """Return ``NoiselessRandomTrees``, unless rows are read once or the paper's trees are requested."""
-        follows_rows = parameters.max_depth == AUTO and parameters.n_rows is None and parameters.thresholds == "path"
+        follows_rows = (
+            parameters.max_depth == noisy_leaves.AUTO and parameters.n_rows is None and parameters.thresholds == "path"
+        )
         return NoiselessRandomTrees if follows_rows else cls
 
     def grow_trees(self, request: FitRequest) -> tuple[Encoding, Forest]:
@@ -85,7 +79,7 @@ class RandomTrees(PregrownForest[RandomTreesParameters]):
         return encoding, forest
 
 
-class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
+class NoiselessRandomTrees(noisy_leaves.LeafMethod[RandomTreesParameters]):
     """Random trees without noise that split only nodes with rows of several classes, or of several target values.
 
     Columns and cuts are random, but of a few columns the first one that separates rows is cut, inside the range of the
@@ -102,23 +96,24 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
 
     def n_leaves(self, encoding: Encoding) -> int:
         """Return the limit on leaves, whatever the depth."""
-        return MAX_LEAVES
+        return noisy_leaves.MAX_LEAVES
 
     def design_with_loss(self, request: FitRequest) -> Design:
         """Plan a selection at each node of every level, and the leaves."""
         encoding, parameters = Encoding(request.schema, self.numeric_encoding), self.parameters
+        shape = (noisy_leaves.MAX_LEAVES, self._n_candidates(encoding) * (BINS - 1) + 1)
         splits = tuple(
             selection_step(
-                TreeStep.SPLITS.at(depth), (MAX_LEAVES, self._n_candidates(encoding) * (BINS - 1) + 1), request.loss,
-                request.neighbours, score_range=1, selections_per_row=self.trees_per_row, by="flip",
+                noisy_leaves.TreeStep.SPLITS.at(depth), shape, request.loss, request.neighbours,
+                score_range=1, selections_per_row=self.trees_per_row, by="flip",
             )
             for depth in range(parameters.max_depth)
         )  # fmt: skip
-        step = self.leaf_step(request.schema, request.loss, request.neighbours, MAX_LEAVES)
+        step = self.leaf_step(request.schema, request.loss, request.neighbours, noisy_leaves.MAX_LEAVES)
         plan = request.make_plan(
             (*splits, step),
             f"{step.name}, of {parameters.n_estimators} trees split at random where rows are, and these splits",
-            Layout(int(parameters.n_estimators), MAX_LEAVES, int(parameters.max_depth), self.row_sharing),
+            Layout(int(parameters.n_estimators), noisy_leaves.MAX_LEAVES, int(parameters.max_depth), self.row_sharing),
             self.leaf_error(step.variance),
         )
         return Design(encoding, plan)
@@ -137,7 +132,7 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
         (rng,) = public_generators(design.plan.public_seed, 1)
         growing, closed = GrowingForest(encoding.columns, self.parameters.n_estimators), 0
         for level in splits:
-            if not growing.n_open_nodes or closed + 2 * growing.n_open_nodes > MAX_LEAVES:
+            if not growing.n_open_nodes or closed + 2 * growing.n_open_nodes > noisy_leaves.MAX_LEAVES:
                 break
             slots = growing.bin_candidates(growing.draw_candidates(drawn, rng), BINS, rng)
             if not slots.n_candidates:
@@ -165,7 +160,7 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
         leaves = np.concatenate([counted, np.zeros((step.shape[0] - forest.n_leaves, step.shape[1]), np.int64)])
         return forest, door.release_counts(step, leaves)[: forest.n_leaves]
 
-    def clean_leaves(self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Ints | None = None) -> Floats:
+    def clean_leaves(self, forest: Forest, counts: AnyArray, plan: Plan, pooled: Ints | None = None) -> Floats:
         """Return class frequencies, shrunk by leave-one-out error instead of noise if leaves are shrunk."""
         if self.shrinks_leaves and self.task == "classification":
             return leave_one_out_frequencies(forest, counts.astype(np.float64))
@@ -193,7 +188,7 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     discrete noise. Predictions and probabilities are computed from the released counts, so any number of them is free.
 
     By default the trees differ from the paper's Algorithm 1, which draws every threshold from the whole range of its
-    column. Many of its branches are empty, so it separates fewer rows. Ours cut inside the range the path has left.
+    column. Many of its branches are empty, so it separates fewer rows. Ours cut within the range that is left.
     The noise is the same, and without noise the error on the Banknote table falls from 3 to 0.2 per cent.
     ``thresholds="range"`` grows the paper's trees.
 

@@ -18,29 +18,17 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as parse_safetensors
 from safetensors.numpy import save as write_safetensors
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood import estimators
+from veilwood import errors, estimators
 from veilwood._version import __version__
+from veilwood.arrays import AnyArray
 from veilwood.data.canonical import to_canonical_texts
 from veilwood.data.encoding import class_labels
 from veilwood.data.schema import Schema
-from veilwood.errors import (
-    FileError,
-    ModelFileError,
-    ParameterError,
-    PlanError,
-    SignatureError,
-    UnreadableError,
-    UseError,
-    VeilwoodError,
-    short_repr,
-    shorten_text,
-)
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.parameters import parameters_in_file, to_plain_value
 from veilwood.models.checks import Check, check_certificate, check_plan, loss_fits_plan, require_checks
@@ -57,7 +45,7 @@ FORMAT: Final = 1
 """Number of the file format. A new number when a file could no longer be read by the code before; then ``load``
 keeps reading every older number. A new estimator parameter with a default needs none."""
 
-Arrays: TypeAlias = dict[str, NDArray[Any]]
+Arrays: TypeAlias = dict[str, AnyArray]
 
 _MAX_BYTES: Final = 1 << 33  # larger than any forest that can be grown
 _MAX_MESSAGE_CHARACTERS: Final = 1000  # of an error about a file
@@ -92,24 +80,24 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     """
     name = type(estimator).__name__
     if _estimator_class(name) is not type(estimator):
-        raise UseError(
+        raise errors.UseError(
             f"{name} cannot be saved. Hint: save one of {', '.join(estimators.__all__)}, outside any pipeline."
         )
     check_is_fitted(estimator, "privacy_")
     if not hasattr(estimator, "model_"):
-        raise UseError(f"{name} cannot be saved: it holds more than released values.")
+        raise errors.UseError(f"{name} cannot be saved: it holds more than released values.")
     if not _leaf_reading_matches(estimator):
-        raise UseError(
+        raise errors.UseError(
             f"parameters of {name} were changed after the fit: they ask for another guarantee or model. Hint: fit."
         )
     arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.to_arrays().items()}
     measured, more = _pack_measurements(estimator, arrays)
     metadata, arrays = {**public_metadata(estimator), "measurements": _to_json(measured)}, arrays | more
-    content = _sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
+    content = sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
     try:
         write_file(path, content)
-    except FileError as error:
-        raise ModelFileError(str(error)) from None
+    except errors.FileError as error:
+        raise errors.ModelFileError(str(error)) from None
 
 
 def public_metadata(estimator: BaseForest) -> dict[str, str]:
@@ -128,7 +116,7 @@ def public_metadata(estimator: BaseForest) -> dict[str, str]:
     }
 
 
-def _sort_header(content: bytes) -> bytes:
+def sort_header(content: bytes) -> bytes:
     """Return the same safetensors file with a sorted header, so that equal models have equal bytes."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":")).encode()
@@ -175,18 +163,20 @@ def load_signed(path: str | PathLike[str], signed_by: PublicKey | None) -> tuple
         statement = None if signed_by is None else check_signature(path, signed_by, "model")
         if statement is not None and statement.get("model_hash") != hashlib.sha256(content).hexdigest():
             # Before anything is parsed: nothing unsigned is read.
-            raise SignatureError(f"{short_repr(str(path))} is not the file that was signed: its bytes differ.")
+            raise errors.SignatureError(
+                f"{errors.short_repr(str(path))} is not the file that was signed: its bytes differ."
+            )
         model = _build_estimator(_parse_file(content))
         require_checks(check_plan(model))
         truth = model_payload(model.privacy_, content)
         if statement is not None:
             match_signature(path, statement, truth)
         return model, truth
-    except SignatureError:
+    except errors.SignatureError:
         raise
-    except VeilwoodError as error:
-        raise ModelFileError(
-            f"cannot load {short_repr(str(path))}: {shorten_text(str(error), _MAX_MESSAGE_CHARACTERS)}"
+    except errors.VeilwoodError as error:
+        raise errors.ModelFileError(
+            f"cannot load {errors.short_repr(str(path))}: {errors.shorten_text(str(error), _MAX_MESSAGE_CHARACTERS)}"
         ) from None
 
 
@@ -204,20 +194,22 @@ def _read_file(path: Path) -> bytes:
     try:
         size = os.stat(path).st_size
         if size > _MAX_BYTES:  # a sparse file may report this size and take no space
-            raise ModelFileError(f"it has {size:,} bytes, more than any model.")
+            raise errors.ModelFileError(f"it has {size:,} bytes, more than any model.")
         return read_file(path, size)
     except FileNotFoundError:
-        raise ModelFileError("there is no such file. Hint: check the path.") from None
-    except UnreadableError as error:
-        raise ModelFileError(f"{error}. Hint: give the path of a model file.") from None
+        raise errors.ModelFileError("there is no such file. Hint: check the path.") from None
+    except errors.UnreadableError as error:
+        raise errors.ModelFileError(f"{error}. Hint: give the path of a model file.") from None
     except OSError as error:
-        raise ModelFileError(f"{error.strerror or error}. Hint: give the path of a readable model file.") from None
+        raise errors.ModelFileError(
+            f"{error.strerror or error}. Hint: give the path of a readable model file."
+        ) from None
     except MemoryError:
-        raise ModelFileError("there is not enough memory for it. Hint: use a larger machine.") from None
-    except ModelFileError:
+        raise errors.ModelFileError("there is not enough memory for it. Hint: use a larger machine.") from None
+    except errors.ModelFileError:
         raise
     except ValueError:
-        raise ModelFileError("that is not a path. Hint: give the path of a model file.") from None
+        raise errors.ModelFileError("that is not a path. Hint: give the path of a model file.") from None
 
 
 def _parse_file(content: bytes) -> _ParsedFile:
@@ -227,20 +219,20 @@ def _parse_file(content: bytes) -> _ParsedFile:
         number = int(metadata["format"])
         if not all(isinstance(text, str) for text in metadata.values()):
             raise TypeError
-    except (ModelFileError, KeyError, TypeError, ValueError, AttributeError):
-        raise ModelFileError("this is not a Veilwood model, or its beginning is damaged or cut off.") from None
+    except (errors.ModelFileError, KeyError, TypeError, ValueError, AttributeError):
+        raise errors.ModelFileError("this is not a Veilwood model, or its beginning is damaged or cut off.") from None
     if number != FORMAT:
-        raise ModelFileError(
-            f"it has format {short_repr(number)} and this version ({__version__}) reads format {FORMAT}: it was "
-            "written by a newer Veilwood. Hint: pip install --upgrade veilwood"
+        raise errors.ModelFileError(
+            f"it has format {errors.short_repr(number)} and this version ({__version__}) reads format {FORMAT}: it was "
+            "written by a newer Veilwood. Hint: run pip install --upgrade veilwood"
         )
     try:
         arrays = parse_safetensors(content)
     except (SafetensorError, KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
-        raise ModelFileError(_DAMAGED.format(shorten_text(str(error)))) from None
+        raise errors.ModelFileError(_DAMAGED.format(errors.shorten_text(str(error)))) from None
     claimed = metadata.pop("sha256", None)
     if claimed != _content_digest(metadata, arrays):
-        raise ModelFileError(_DAMAGED.format("its contents do not match its check sum"))
+        raise errors.ModelFileError(_DAMAGED.format("its contents do not match its check sum"))
     return _ParsedFile(metadata, arrays)
 
 
@@ -253,9 +245,9 @@ def load_to_audit(path: str | PathLike[str]) -> tuple[BaseForest, list[Check]]:
         checks: list[Check] = []
         model = _build_estimator(_parse_file(_read_file(Path(path))), checks)
         return model, [*checks, *check_plan(model, grow=True)]
-    except VeilwoodError as error:
-        raise ModelFileError(
-            f"cannot load {short_repr(str(path))}: {shorten_text(str(error), _MAX_MESSAGE_CHARACTERS)}"
+    except errors.VeilwoodError as error:
+        raise errors.ModelFileError(
+            f"cannot load {errors.short_repr(str(path))}: {errors.shorten_text(str(error), _MAX_MESSAGE_CHARACTERS)}"
         ) from None
 
 
@@ -264,20 +256,20 @@ def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> B
     metadata, arrays = parts
     for name, array in arrays.items():
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
-            raise ModelFileError(_DAMAGED.format(f"array {name!r} holds something other than finite numbers"))
+            raise errors.ModelFileError(_DAMAGED.format(f"array {name!r} holds something other than finite numbers"))
     estimator = construct_estimator(metadata, checks)
     schema, plan = estimator.schema, estimator.plan_
     measured = {name: arrays.pop(name) for name in _measured_names(arrays)}
     estimator._set_model(schema, estimator._make_method().restore_model(schema, plan, arrays))
     if set(arrays) != set(estimator.model_.to_arrays()):
-        raise ModelFileError(_DAMAGED.format("it holds other arrays than such a model has"))
+        raise errors.ModelFileError(_DAMAGED.format("it holds other arrays than such a model has"))
     estimator.measurements_ = _unpack_measurements(metadata, {**arrays, **measured}, plan)
     if schema.classes:
         estimator.classes_ = _class_labels(schema, _label_dtype(_metadata_entry(metadata, "classes_dtype")))
         try:
             estimator._prediction_model()
-        except ParameterError:
-            raise ModelFileError(_DAMAGED.format("the class weights do not match the classes")) from None
+        except errors.ParameterError:
+            raise errors.ModelFileError(_DAMAGED.format("the class weights do not match the classes")) from None
     return estimator
 
 
@@ -285,20 +277,20 @@ def construct_estimator(metadata: Mapping[str, str], checks: list[Check] | None 
     """Return the estimator of a file with its certificate and plan, checked as in ``_build_estimator``; no model."""
     family = _estimator_class(_metadata_entry(metadata, "estimator"))
     if family is None:
-        raise ModelFileError(
-            f"it holds a {short_repr(metadata['estimator'])}, which this version ({__version__}) does not know."
+        raise errors.ModelFileError(
+            f"it holds a {errors.short_repr(metadata['estimator'])}, which this version ({__version__}) lacks."
         )
     parameters = _from_json(_metadata_entry(metadata, "parameters"))
     known = parameters_in_file(family)  # a file can name these and nothing else
     if not isinstance(parameters, dict) or not known.issuperset(parameters):
-        raise ModelFileError(_DAMAGED.format(f"the parameters are not those of {family.__name__}"))
+        raise errors.ModelFileError(_DAMAGED.format(f"the parameters are not those of {family.__name__}"))
     if parameters.get("epsilon") == "inf":
         parameters["epsilon"] = math.inf
     schema = Schema.from_dict(_from_json(_metadata_entry(metadata, "schema")))
     plan = Plan.from_dict(_from_json(_metadata_entry(metadata, "plan")))
     certificate = _from_json(_metadata_entry(metadata, "certificate"))
     if not isinstance(certificate, dict):
-        raise ModelFileError(_DAMAGED.format("there is no certificate"))
+        raise errors.ModelFileError(_DAMAGED.format("there is no certificate"))
     statement = PrivacyCertificate.from_dict(certificate)
     found = check_certificate(statement, plan, schema)
     if checks is None:
@@ -306,14 +298,14 @@ def construct_estimator(metadata: Mapping[str, str], checks: list[Check] | None 
     else:
         checks += found
     if schema.task != family._task:
-        raise ModelFileError(_DAMAGED.format(f"{family.__name__} does not do {schema.task}"))
+        raise errors.ModelFileError(_DAMAGED.format(f"{family.__name__} does not do {schema.task}"))
     _label_dtype(_metadata_entry(metadata, "classes_dtype"))
 
     estimator = family(schema=schema, **parameters)
     method = estimator._make_method()
     requested, neighbours = estimator._requested_privacy(schema)
     if neighbours != plan.neighbours or not loss_fits_plan(method, requested, plan):
-        raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
+        raise errors.ModelFileError(_DAMAGED.format("the guarantee of the parameters differs from that of the plan"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
     return estimator
@@ -348,15 +340,15 @@ def _unpack_measurements(metadata: Mapping[str, str], arrays: Arrays, plan: Plan
         measured = tuple(Measurement(step, tuple(arrays[name] for name in names)) for step, names in listed)
         used = {name for _, names in listed for name in names}
         fit = len({each.step for each in measured}) == len(measured) and used.issuperset(_measured_names(arrays))
-        fit = fit and all(steps[each.step].accepts(each.values) for each in measured)
+        fit = fit and all(steps[each.step].may_release(each.values) for each in measured)
     except (KeyError, TypeError, ValueError):
         fit = False
     if not fit:
-        raise ModelFileError(_DAMAGED.format("its measurements do not fit the steps of its plan"))
+        raise errors.ModelFileError(_DAMAGED.format("its measurements do not fit the steps of its plan"))
     return measured
 
 
-def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def _is_same(one: AnyArray, other: AnyArray) -> bool:
     return one.dtype == other.dtype and one.shape == other.shape and np.array_equal(one, other)
 
 
@@ -367,9 +359,9 @@ def _measured_names(arrays: Arrays) -> list[str]:
 def _leaf_reading_matches(estimator: BaseForest) -> bool:
     """Return True if the parameters still lead to the guarantee and the model of the executed plan."""
     plan = estimator.plan_
-    asked = estimator._fit_request(estimator.schema_, plan.public_seed, plan.choices)
-    promises_the_same = loss_fits_plan(estimator._make_method(), asked.loss, plan)
-    return asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and promises_the_same
+    request = estimator._fit_request(estimator.schema_, plan.public_seed, plan.choices)
+    promises_the_same = loss_fits_plan(estimator._make_method(), request.loss, plan)
+    return request.parameters == plan.parameters and request.neighbours == plan.neighbours and promises_the_same
 
 
 def _estimator_class(name: str) -> type[BaseForest] | None:
@@ -380,7 +372,7 @@ def _estimator_class(name: str) -> type[BaseForest] | None:
 
 def _metadata_entry(metadata: Mapping[str, str], key: str) -> str:
     if not isinstance(metadata.get(key), str):
-        raise ModelFileError(_DAMAGED.format(f"it has no {key!r}"))
+        raise errors.ModelFileError(_DAMAGED.format(f"it has no {key!r}"))
     return metadata[key]
 
 
@@ -389,10 +381,10 @@ def _label_dtype(text: str) -> np.dtype[Any]:
     if re.fullmatch(r"([<>|=]?[biufUO][0-9]{0,6})?", text):
         with suppress(TypeError, ValueError):
             return np.dtype(text or "O")
-    raise ModelFileError(_DAMAGED.format(f"classes of type {short_repr(text)}"))
+    raise errors.ModelFileError(_DAMAGED.format(f"classes of type {errors.short_repr(text)}"))
 
 
-def _class_labels(schema: Schema, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _class_labels(schema: Schema, dtype: np.dtype[Any]) -> AnyArray:
     """Return the classes. Files of earlier versions may have another type than the schema declares."""
     labels = class_labels(schema)
     if schema.target.label_type != "text" or dtype.kind == "O":
@@ -418,7 +410,7 @@ def _parameter_values(estimator: BaseForest) -> dict[str, Any]:
     return {name: to_plain_value(name, value) for name, value in given.items() if name in listed}
 
 
-def _content_digest(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
+def _content_digest(metadata: Mapping[str, str], arrays: Mapping[str, AnyArray]) -> str:
     """Return the SHA-256 of the contents of a file, without the digest itself."""
     digest = hashlib.sha256(_to_json(dict(metadata)).encode())
     for name in sorted(arrays):
@@ -434,8 +426,8 @@ def _to_json(value: Any) -> str:
 def _from_json(text: str) -> Any:
     try:
         return read_json(text)
-    except VeilwoodError as error:
-        raise ModelFileError(_DAMAGED.format(error)) from None
+    except errors.VeilwoodError as error:
+        raise errors.ModelFileError(_DAMAGED.format(error)) from None
 
 
 _EXACT = "fractions.Fraction"  # the type of privacy losses
@@ -468,13 +460,13 @@ def skops_types(model: Any) -> list[str]:
     try:
         from skops import io
     except ModuleNotFoundError:
-        raise UseError("skops is not installed. Hint: pip install 'veilwood[registry]'.") from None
+        raise errors.UseError("skops is not installed. Hint: run pip install 'veilwood[registry]'.") from None
     if not hasattr(model, "privacy_"):
-        raise ModelFileError(f"{type(model).__name__} is not a fitted forest of this library.")
+        raise errors.ModelFileError(f"{type(model).__name__} is not a fitted forest of this library.")
     found = sorted(io.get_untrusted_types(data=io.dumps(model)))
     strange = [name for name in found if name != _EXACT and not name.startswith("veilwood.")]
     if strange:
-        raise ModelFileError(f"this model contains {', '.join(strange)}, which no forest of this library needs.")
+        raise errors.ModelFileError(f"this model contains {', '.join(strange)}, which no forest of this library needs.")
     return found
 
 
@@ -518,7 +510,7 @@ def verify(
     Raises
     ------
     SignatureError
-        If the signature is missing, broken, of another key or of another file, or the model is of another plan.
+        If the signature is missing, broken, of another key or of another file, or if the model has another plan.
     """
     signed = _load_plan(path)
     if signed is not None:
@@ -529,10 +521,8 @@ def verify(
     if plan is not None:
         planned = plan if isinstance(plan, Plan) else Plan.load(plan)
         if statement["plan_hash"] != planned.fingerprint():
-            raise SignatureError(
-                f"{short_repr(str(path))} carries out the plan {short_repr(statement['plan_hash'][:12])}, not "
-                f"{planned.fingerprint()[:12]}."
-            )
+            name, signed_plan = errors.short_repr(str(path)), errors.short_repr(statement["plan_hash"][:12])
+            raise errors.SignatureError(f"{name} carries out the plan {signed_plan}, not {planned.fingerprint()[:12]}.")
     return statement
 
 
@@ -550,7 +540,7 @@ def _load_plan(path: str | PathLike[str]) -> Plan | None:
         return None
     try:
         return Plan.load(path)
-    except PlanError:
+    except errors.PlanError:
         raise
-    except VeilwoodError as error:
-        raise PlanError(f"{short_repr(str(path))} is not a plan: {error}") from None
+    except errors.VeilwoodError as error:
+        raise errors.PlanError(f"{errors.short_repr(str(path))} is not a plan: {error}") from None

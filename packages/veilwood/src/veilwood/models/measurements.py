@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -18,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
+from veilwood.arrays import AnyArray, Bools, Ints
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import ModelFileError, UseError, VeilwoodError, short_repr, shorten_text
@@ -29,6 +30,7 @@ from veilwood.models import file as model_file
 from veilwood.privacy.door import Measurement, UnchargedDoor
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
+from veilwood.privacy.time_factors import SeriesTerms
 from veilwood.safe_io import read_json, write_file
 
 _METADATA_KEY: Final = b"veilwood"
@@ -158,7 +160,7 @@ def _from_table(table: pa.Table, order: int, steps: dict[str, Step]) -> Measurem
     index, values = rows["index"].to_numpy(), rows["value"].to_numpy()
     kind = rows["released"][0].as_py()
     taken = (index, values) if kind == "cell" else (values.reshape(step.shape) if kind == "count" else values,)
-    if not step.accepts(taken):
+    if not step.may_release(taken):
         raise ModelFileError(
             f"the values of step {short_repr(step.name)} do not fit the plan. Hint: export them again."
         )
@@ -175,39 +177,33 @@ class ReplayDoor(UnchargedDoor):
         super().__init__(plan, None)
         self._recorded = {each.step: each.values for each in measurements}
 
-    def release_counts(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+    def release_counts(self, step: Step, exact: Ints) -> Ints:
         """Return the recorded counts."""
-        self._admit(step, exact.shape)
-        return self._take(step)[0]
+        self._admit_step(step, exact.shape)
+        return self._take_values(step)[0]
 
-    def release_sparse(
-        self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def release_sparse(self, step: Step, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
         """Return the recorded cells and their counts."""
-        self._admit(step, step.shape)
-        return self._take(step)  # type: ignore[return-value]
+        self._admit_step(step, step.shape)
+        return self._take_values(step)  # type: ignore[return-value]
 
-    def release_above_threshold(
-        self, step: Step, counts: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def release_above_threshold(self, step: Step, counts: Ints) -> tuple[Ints, Ints]:
         """Return the recorded keys and their counts."""
         return self.release_sparse(step, counts, counts, len(counts))
 
-    def select(
-        self, step: Step, scores: NDArray[np.int64], admissible: NDArray[np.bool_] | None = None
-    ) -> NDArray[np.int64]:
+    def select(self, step: Step, scores: Ints, admissible: Bools | None = None) -> Ints:
         """Return the recorded selections."""
-        self._admit(step, (step.shape[0], scores.shape[1]))
-        (selected,) = self._take(step)
+        self._admit_step(step, (step.shape[0], scores.shape[1]))
+        (selected,) = self._take_values(step)
         if selected.shape != (len(scores),):
             raise ModelFileError(f"step {short_repr(step.name)} needs {len(scores)} selections, not {len(selected)}.")
         return selected
 
-    def _take(self, step: Step) -> tuple[NDArray[np.int64], ...]:
+    def _take_values(self, step: Step) -> tuple[Ints, ...]:
         if step.name not in self._recorded:
             raise ModelFileError(f"the values of step {short_repr(step.name)} are missing.")
         values = tuple(each.copy() for each in self._recorded.pop(step.name))
-        return self._record(step, *values)
+        return self._record_released(step, *values)
 
     @property
     def unused_steps(self) -> list[str]:
@@ -245,18 +241,23 @@ def rebuild(source: BaseForest | str | PathLike[str]) -> BaseForest:
         measurements, schema = _measurements_of(source), source.schema_
         estimator = model_file.construct_estimator(model_file.public_metadata(source))
     plan, method = estimator.plan_, estimator._make_method()
-    # A plan that was refined from released values is derived again; any other has its decisions made.
-    decisions = plan.choices if plan.opened_as is None else {}
-    design: Design = method.make_design(estimator._fit_request(schema, plan.public_seed, decisions))
+    # A plan that was refined from released values is derived again; any other has its decisions made. A release of a
+    # series has the design of a single fit.
+    terms = SeriesTerms.from_choices(plan.choices["series"]) if "series" in plan.choices else None
+    decisions = {name: value for name, value in plan.choices.items() if name != "series"}
+    asked = estimator._fit_request(schema, plan.public_seed, {} if plan.opened_as and terms is None else decisions)
+    loss = asked.loss if terms is None else terms.design_loss(asked.loss)
+    design: Design = method.make_design(replace(asked, loss=loss))
     try:
         with ReplayDoor(design.plan, measurements) as door:
             released = method.measure_rows(design, _zero_rows(plan, design.encoding), door, estimator.n_jobs)
     except (ValueError, IndexError, ArithmeticError) as error:  # values of other shapes than those asked for
         raise ModelFileError(f"the measurements cannot be those of the plan: {shorten_text(str(error))}") from None
-    differs = [name for name in plan.differences(door.plan) if not name.startswith(("opened_as:", "version:"))]
+    planned = door.plan if terms is None else terms.plan_of_series(door.plan, asked.loss)
+    differs = [name for name in plan.differences(planned) if not name.startswith(("opened_as:", "version:"))]
     if differs or door.unused_steps:
         raise ModelFileError(
-            "the measurements lead to another plan than that of the model: "
+            "the plan that follows from the measurements differs from that of the model: "
             f"{shorten_text('; '.join(differs or door.unused_steps))}."
         )
     estimator._set_model(schema, method.build_model(design, plan, released, estimator.n_jobs))
@@ -271,22 +272,25 @@ def _zero_rows(plan: Plan, encoding: Encoding) -> Source:
     codes = np.broadcast_to(np.zeros(1, np.uint16), (n_rows, len(encoding.columns)))
     batch = Batch(codes, np.zeros(n_rows, np.int32), 0, 0)
 
-    def read() -> Iterator[Any]:
+    def read_zeros() -> Iterator[Any]:
         yield partial(_same_batch, batch)
 
-    return Source(read, preserves_rows=counted)
+    return Source(read_zeros, preserves_rows=counted)
 
 
 def _same_batch(batch: Batch) -> Batch:
     return batch
 
 
-def check_rebuilds(model: BaseForest) -> None:
-    """Raise ModelFileError unless the model in memory follows from its measurements.
+def check_rebuilds(model: BaseForest, source: str | PathLike[str] | None = None) -> None:
+    """Raise ModelFileError unless a model follows from its measurements, or from those in a file that has the same.
 
     Floating-point values may differ in their last digits between machines; counts and trees may not.
     """
-    original, again = model.model_.to_arrays(), rebuild(model).model_.to_arrays()
+    rebuilt = rebuild(model if source is None else source)
+    if not _same_values(model.measurements_, rebuilt.measurements_):
+        raise ModelFileError("the measurements are those of another model.")
+    original, again = model.model_.to_arrays(), rebuilt.model_.to_arrays()
     different = [
         name
         for name, array in original.items()
@@ -298,7 +302,15 @@ def check_rebuilds(model: BaseForest) -> None:
         )
 
 
-def _is_close(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def _same_values(one: Iterable[Measurement], other: Iterable[Measurement]) -> bool:
+    mine, theirs = ({each.step: each.values for each in measurements} for measurements in (one, other))
+    return mine.keys() == theirs.keys() and all(
+        len(values) == len(theirs[step]) and all(map(np.array_equal, values, theirs[step]))
+        for step, values in mine.items()
+    )
+
+
+def _is_close(one: AnyArray, other: AnyArray) -> bool:
     if one.dtype.kind in "iu":
         return np.array_equal(one, other)
     return np.allclose(one, other, rtol=1e-6, atol=1e-9)

@@ -39,7 +39,7 @@ class Graph:
         try:
             import onnx
         except ImportError:
-            raise SetupError("ONNX export needs the package onnx. Hint: pip install 'veilwood[onnx]'") from None
+            raise SetupError("ONNX export needs the package onnx. Hint: run pip install 'veilwood[onnx]'") from None
         self.onnx = onnx
         self._taken = set(taken)
         self._nodes: list[Any] = []

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is promised and paid: losses, noise, plans, certificates, the ledger and the door. Knows no data."""
+"""Privacy accounting and mechanisms: losses, noise, plans, certificates, ledgers and the release door."""

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import OutOfSchemaError, PlanError, UseError
+from veilwood.errors import LedgerError, OutOfSchemaError, PlanError, UseError
 from veilwood.privacy import accountant as spending
 from veilwood.privacy import entropy
 from veilwood.privacy.accountant import UNNAMED_DATA, DataHandle, SpendRecord
@@ -84,13 +84,13 @@ class Door:
     def __enter__(self) -> Self:
         self._check_entropy()  # before anything is spent
         self._reservation = self._reserve_loss()
-        loss = Loss.unbounded() if self._reasons else self.plan.loss
-        self._spend_record = SpendRecord(self.table, loss, self.ledger.durability != "not")
+        loss = Loss.unbounded() if self._reasons else self._charged_loss
+        self._spend_record = SpendRecord(self.table, loss, self.ledger.durability != "not", self._opened_as)
         spending.record_spend(self._spend_record)
         return self
 
     def _check_entropy(self) -> None:
-        """Raise SetupError without random bits; note as a reason that they are seeded."""
+        """Raise SetupError if there is no entropy source. If it is seeded, record that the release is not private."""
         if entropy.require_entropy() and SEEDED_NOISE not in self._reasons:
             self._reasons.append(SEEDED_NOISE)
 
@@ -99,16 +99,22 @@ class Door:
         """Why the release is not private; None if it is."""
         return "; ".join(self._reasons) or None
 
-    def _reserve_loss(self) -> Reservation:
-        """Reserve the plan's loss in the ledger. Raise BudgetExceededError if it does not fit."""
+    @property
+    def _charged_loss(self) -> Loss:
+        """The loss that this door charges."""
+        return self.plan.loss
+
+    def _reserve_loss(self, key: str = "") -> Reservation:
+        """Reserve the loss in the ledger. Raise BudgetExceededError if it does not fit."""
         return self.ledger.reserve(
-            self.plan.loss,
+            self._charged_loss,
             what=f"{self.plan.estimator} on {self.plan.schema_name}: {self.plan.released}",
             neighbours=str(self.plan.neighbours),
             plan=self.plan.fingerprint(),
             not_private=self._not_private_reason,
             table=self.table.short_name,
             schema=self.plan.schema_hash,
+            key=key,
         )
 
     def __reduce__(self) -> NoReturn:
@@ -126,7 +132,7 @@ class Door:
         PlanError
             If the door is not open, or the plan is not such a one.
         """
-        self._adopt(replace(plan, opened_as=self._opened_as))
+        self._adopt_plan(replace(plan, opened_as=self._opened_as))
 
     def extend(self, step: Step) -> None:
         """Add one step to the plan, derived from values already released.
@@ -140,14 +146,14 @@ class Door:
         """
         if self._closed or self._reservation is None:
             raise UseError("a plan can be extended only inside the open door. Hint: use the door's `with` block.")
-        self.plan = self.plan.extended(step, self._opened_as)
+        self.plan = self.plan.with_step(step, self._opened_as)
 
     @property
     def _opened_as(self) -> str:
         """Fingerprint of the plan that opened the door."""
         return self.plan.opened_as or self.plan.fingerprint()
 
-    def _adopt(self, plan: Plan) -> None:
+    def _adopt_plan(self, plan: Plan) -> None:
         """Check a plan derived from released values, which has checked itself that its steps cost at most its loss."""
         old, new = ({step.name: step for step in each.steps} for each in (self.plan, plan))
         are_kept = all(name in old and new.get(name) == old[name] for name in self._released_steps)
@@ -159,9 +165,9 @@ class Door:
 
     def release_counts(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add the planned noise to exact integers and release them."""
-        self._admit(step, exact.shape)
+        self._admit_step(step, exact.shape)
         mechanism = self._mechanism_of(step, "noisy")
-        return self._record(step, exact.copy() if mechanism is None else mechanism.perturb(exact))[0]
+        return self._record_released(step, exact.copy() if mechanism is None else mechanism.perturb(exact))[0]
 
     def release_sparse(
         self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
@@ -173,12 +179,12 @@ class Door:
         """
         if not 0 < n_cells <= step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} cells, got {n_cells}.")
-        self._admit(step, step.shape)
+        self._admit_step(step, step.shape)
         mechanism = self._mechanism_of(step, "sparse")
         if mechanism is None:
             order = np.argsort(cells)
-            return self._record(step, cells[order], counts[order])  # type: ignore[return-value]
-        return self._record(step, *mechanism.perturb(cells, counts, n_cells))  # type: ignore[return-value]
+            return self._record_released(step, cells[order], counts[order])  # type: ignore[return-value]
+        return self._record_released(step, *mechanism.perturb(cells, counts, n_cells))  # type: ignore[return-value]
 
     def release_above_threshold(
         self, step: Step, counts: NDArray[np.int64]
@@ -188,11 +194,11 @@ class Door:
         The number of keys, and which they are, is private: the caller must show the released ones only, in an order
         that does not depend on the others.
         """
-        self._admit(step, step.shape)
+        self._admit_step(step, step.shape)
         mechanism = self._mechanism_of(step, "above_threshold")
         if mechanism is None:
-            return self._record(step, np.arange(len(counts), dtype=np.int64), counts.copy())  # type: ignore[return-value]
-        return self._record(step, *mechanism.perturb(counts))  # type: ignore[return-value]
+            return self._record_released(step, np.arange(len(counts), dtype=np.int64), counts.copy())  # type: ignore[return-value]
+        return self._record_released(step, *mechanism.perturb(counts))  # type: ignore[return-value]
 
     def select(
         self, step: Step, scores: NDArray[np.int64], admissible: NDArray[np.bool_] | None = None
@@ -206,13 +212,13 @@ class Door:
             raise PlanError(
                 f"step {step.name!r} was planned for at most {step.shape[0]} selections, got scores of {scores.shape}."
             )
-        self._admit(step, (step.shape[0], scores.shape[1]))
+        self._admit_step(step, (step.shape[0], scores.shape[1]))
         mechanism = self._mechanism_of(step, "select")
         if mechanism is None:
             allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
             best = np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
-            return self._record(step, best)[0]
-        return self._record(step, mechanism.select(scores, admissible))[0]
+            return self._record_released(step, best)[0]
+        return self._record_released(step, mechanism.select(scores, admissible))[0]
 
     def release_best_trial(
         self, step: Step, trial: Callable[[TrialBudget], Outcome], is_better: Callable[[Outcome, Outcome], bool]
@@ -222,16 +228,18 @@ class Door:
         Each trial gets a budget of the mechanism's ``trial_epsilon`` for this plan's neighbours, and opens a
         ``TrialDoor`` on it for everything that it releases.
         """
-        self._admit(step, step.shape)
+        self._admit_step(step, step.shape)
         mechanism = self._mechanism_of(step, "best")
         if mechanism is None:
-            raise UseError(f"step {step.name!r} must have a mechanism: the number of trials is random.")
+            raise UseError(
+                f"step {step.name!r} has no mechanism, which a search with a random number of trials requires."
+            )
         charged = Loss.pure(mechanism.trial_epsilon)
         best: Outcome = mechanism.run_trials(lambda: trial(TrialBudget(charged, self.plan.neighbours)), is_better)
         return best
 
-    def _record(self, step: Step, *values: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """Record released values, which whoever has the model may see, and return them."""
+    def _record_released(self, step: Step, *values: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Record released values, which are public from now on, and return them."""
         # Copies: methods may change in place what they were given.
         self.measurements.append(Measurement(step.name, tuple(np.array(each, np.int64) for each in values)))
         return values
@@ -243,7 +251,7 @@ class Door:
             raise UseError(f"step {step.name!r} has the mechanism {step.mechanism.kind}. Hint: call {method}.")
         return step.mechanism
 
-    def _admit(self, step: Step, shape: tuple[int, ...]) -> None:
+    def _admit_step(self, step: Step, shape: tuple[int, ...]) -> None:
         """Check that this is a step of the plan with the planned shape, and mark it as released: it passes once."""
         if self._reservation is None or self._closed:
             raise UseError("the door is closed. Hint: release steps inside one `with` block.")
@@ -360,9 +368,11 @@ class ParallelDoor(UnchargedDoor):
             or first.parallel_release_done
             or isinstance(first, UnchargedDoor)
         ):
-            raise UseError("only a charged and finished release covers another one, and only one.")
+            raise UseError("a first release must be charged and finished, and covers one other release only.")
         if not first.plan.neighbours.in_one_part:
-            raise UseError(f"no release covers another for {first.plan.neighbours}: a unit may be in both parts.")
+            raise UseError(
+                f"parallel composition does not hold for {first.plan.neighbours}: a unit may be in both parts."
+            )
         if first.plan.neighbours != self.plan.neighbours or parallel_loss(first.plan.loss) != self.plan.loss:
             raise UseError(f"{self.plan.loss} is not covered by {first.plan.loss} for {first.plan.neighbours}.")
         self._check_entropy()
@@ -375,3 +385,69 @@ class ParallelDoor(UnchargedDoor):
         ledger, entry = self.ledger, self._finished_reservation().id
         spend = Spend(ledger.name, entry, self.plan.loss, ledger.durability, self._not_private_reason)
         return build_certificate(self.plan, spend)
+
+
+class SeriesDoor(Door):
+    """Door of one release of a series (``time_factors``), whose whole loss is charged when the series is opened.
+
+    Entering records an entry without a loss, under the key of this release. It raises LedgerError if an attempt has
+    used that key: no period is measured twice, whoever tries. The entry is cancelled after an error before any noise
+    was drawn. After a later error, or a crash, it stays reserved until the custodian resolves it.
+
+    Notes
+    -----
+    Guarantee
+
+    All releases of a series together cost the loss that is recorded in the ledger before the first of them
+    (proofs/release-series.md, attacked by packages/veilwood/tests/test_series_attacks.py).
+    """
+
+    def __init__(self, plan: Plan, ledger: Ledger, key: str, *, table: DataHandle = UNNAMED_DATA) -> None:
+        super().__init__(plan, ledger, table=table)
+        self._key = key
+        if self._reasons:
+            raise UseError("a series of releases needs noise. Hint: set a finite epsilon.")
+
+    @property
+    def _charged_loss(self) -> Loss:
+        return Loss.zero()
+
+    @staticmethod
+    def open_series(plan: Plan, ledger: Ledger, key: str, *, table: DataHandle = UNNAMED_DATA) -> Spend:
+        """Charge the loss of a whole series, once per key."""
+        door = Door(plan, ledger, table=table)
+        door._check_entropy()
+        reservation = door._reserve_loss(key)
+        if reservation.is_new:
+            spending.record_spend(SpendRecord(table, plan.loss, ledger.durability != "not"))
+            reservation.commit()
+        return Spend(ledger.name, reservation.id, plan.loss, ledger.durability, door._not_private_reason)
+
+    def _reserve_loss(self, key: str = "") -> Reservation:
+        reservation = super()._reserve_loss(self._key)
+        if not reservation.is_new:
+            self._reservation = None
+            raise LedgerError(
+                f"{self.ledger.name} holds an attempt at this release, entry {reservation.id}: no period is measured "
+                "twice. Hint: if another process is at work, wait for it. After a crash, resolve the entry; the series "
+                "goes on with the next release."
+            )
+        return reservation
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        if self._reservation is None:
+            return
+        if error is None:
+            self._reservation.commit()
+        elif not self._released_steps:
+            self._reservation.cancel(error.in_short() if isinstance(error, OutOfSchemaError) else type(error).__name__)
+            error.add_note("Nothing was measured.")
+        else:
+            error.add_note("This release counts as made: its period is not measured again.")
+
+    def certificate(self) -> PrivacyCertificate:
+        """Raise UseError: the series certifies its releases."""
+        raise UseError("this door has no certificate. Hint: use that of the series.")

@@ -17,9 +17,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Bools, Floats, Ints
+from veilwood.arrays import Bools, Floats, Ints, NDArray
 from veilwood.errors import MechanismError, PrivacyWarning, SetupError
 
 DIGIT_BITS = 16
@@ -194,7 +193,7 @@ class LazyTable:
         """Return `n` independent outcomes."""
         digit = random_integers(n, self._digit_bits)
         if n > MIN_GUIDED_DRAWS:
-            outcomes, are_open = self._guide
+            outcomes, are_open = self._guide_outcomes
             outcome: Ints = outcomes[digit]
             is_open = are_open[digit]
         else:
@@ -205,7 +204,7 @@ class LazyTable:
         return outcome
 
     @cached_property
-    def _guide(self) -> tuple[Ints, Bools]:
+    def _guide_outcomes(self) -> tuple[Ints, Bools]:
         """Outcomes of all first digits."""
         return self._rank_prefixes(np.arange(1 << self._digit_bits, dtype=np.uint64), self._digit_bits)
 

@@ -22,24 +22,7 @@ from typing import Any, Final, Protocol, TypeVar
 from veilwood import errors
 from veilwood.charts import html_card
 from veilwood.errors import LedgerError, short_repr
-from veilwood.privacy.ledger import (
-    RECONCILIATION,
-    RELEASE,
-    SECURE_TRAINING,
-    Balance,
-    Entry,
-    FinalState,
-    Ledger,
-    Limit,
-    Part,
-    Purpose,
-    Reservation,
-    budget_error,
-    build_loss,
-    exact_loss,
-    replace_surrogates,
-    total_loss,
-)
+from veilwood.privacy import ledger
 from veilwood.privacy.loss import Loss, check_budget
 from veilwood.safe_io import MAX_SUM_DIGITS, parse_fraction, read_json
 
@@ -71,16 +54,18 @@ class HashChain:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.entries: dict[int, Entry] = {}
+        self.entries: dict[int, ledger.Entry] = {}
         self.budget: Loss | None = None
         self.population: str | None = None
         self._number, self._head = 0, ""
         self._charged: Loss | None = Loss.zero()  # None after a cancelled entry, until recomputed
         self._unbounded: list[int] = []  # entries that count and carry no guarantee
         self._entry_of_key: dict[str, int] = {}  # of entries that count
-        self._parts: dict[Part, tuple[Loss, int]] = {}  # loss and number of the entries of each part asked for so far
+        self._parts: dict[
+            ledger.Part, tuple[Loss, int]
+        ] = {}  # loss and number of the entries of each part asked for so far
 
-    def read_new_events(self, connection: Connection) -> Balance:
+    def read_new_events(self, connection: Connection) -> ledger.Balance:
         """Read and verify the events added since the last call, and return the totals of all events."""
         if self._number:
             query = "SELECT hash FROM events WHERE number = ?"
@@ -106,25 +91,25 @@ class HashChain:
         """Number and hash of the last verified event."""
         return self._number, self._head
 
-    def compute_balance(self) -> Balance:
+    def compute_balance(self) -> ledger.Balance:
         """Return the totals of the verified events."""
         if self._charged is None:
             # An unbounded loss cannot be subtracted: a cancellation is handled by summing the other entries again.
             self._charged = Loss.total(entry.loss for entry in self.entries.values() if entry.is_counted)
         first = next((entry.neighbours for entry in self.entries.values() if entry.is_counted), None)
         unbounded = self.entries[self._unbounded[0]] if self._unbounded else None
-        return Balance(self.budget, self._charged, first, self._head, unbounded)
+        return ledger.Balance(self.budget, self._charged, first, self._head, unbounded)
 
-    def find(self, key: str) -> Entry | None:
+    def find(self, key: str) -> ledger.Entry | None:
         """Return the entry that counts under a key, or None."""
         number = self._entry_of_key.get(key) if key else None
         return None if number is None else self.entries[number]
 
-    def part_balance(self, limit: Limit) -> Balance:
+    def part_balance(self, limit: ledger.Limit) -> ledger.Balance:
         """Return the totals of the part of the ledger that a limit restricts."""
-        return Balance(limit.budget, self.part_total(limit.part)[0], None, self._head)
+        return ledger.Balance(limit.budget, self.part_total(limit.part)[0], None, self._head)
 
-    def check_limit(self, limit: Limit, loss: Loss) -> None:
+    def check_limit(self, limit: ledger.Limit, loss: Loss) -> None:
         """Raise BudgetExceededError if a limit has no room for ``loss``."""
         balance, n_releases = self.part_balance(limit), self.part_total(limit.part)[1]
         if limit.max_releases is not None and n_releases >= limit.max_releases:
@@ -135,12 +120,12 @@ class HashChain:
                 remaining=Loss.zero(),
             )
         if not balance.can_afford(loss):
-            raise budget_error(limit.name, balance, loss)
+            raise ledger.budget_error(limit.name, balance, loss)
 
-    def part_total(self, part: Part) -> tuple[Loss, int]:
+    def part_total(self, part: ledger.Part) -> tuple[Loss, int]:
         """Return the loss and the number of the entries of a part that count."""
         if part not in self._parts:
-            losses = [entry.loss for entry in self.entries.values() if entry.is_counted and part.covers(entry)]
+            losses = [entry.loss for entry in self.entries.values() if entry.is_counted and part.includes_entry(entry)]
             self._parts[part] = Loss.total(losses), len(losses)
         return self._parts[part]
 
@@ -162,13 +147,13 @@ class HashChain:
             if not isinstance(entry, int) or not all(isinstance(fact, str | None) for fact in event.values()):
                 raise TypeError("a fact of an entry is not text")
             facts = {"key": _legacy_key(event["what"]), **event}
-            reserved = Entry(id=entry, state=state, loss=loss, purpose=purpose, **facts)
+            reserved = ledger.Entry(id=entry, state=state, loss=loss, purpose=purpose, **facts)
             self._charged = None if self._charged is None else Loss.total((self._charged, loss))
             self._unbounded += [] if reserved.not_private is None else [entry]
             self.entries[entry] = reserved
             self._entry_of_key.setdefault(reserved.key, entry)
             for part, (total, count) in self._parts.items():
-                if part.covers(reserved):
+                if part.includes_entry(reserved):
                     self._parts[part] = Loss.total((total, loss)), count + 1
         elif state in ("committed", "cancelled", "resolved") and known is not None and known.state == "reserved":
             reason = _require_text(event["reason"] if state == "resolved" else event.get("reason"))
@@ -176,7 +161,7 @@ class HashChain:
             if state == "cancelled":
                 self._charged = None
                 self._unbounded = [number for number in self._unbounded if number != entry]
-                self._parts = {part: total for part, total in self._parts.items() if not part.covers(known)}
+                self._parts = {part: total for part, total in self._parts.items() if not part.includes_entry(known)}
                 if self._entry_of_key.get(known.key) == entry:
                     del self._entry_of_key[known.key]
         else:
@@ -187,7 +172,7 @@ class HashChain:
 def append_genesis(connection: Connection, budget: Loss | None, population: str | None) -> None:
     """Write the first event."""
     event = {"event": "opened", "version": _FORMAT_VERSION, "budget": budget and asdict(budget), "of": population}
-    store_balance(connection, Balance(budget, Loss.zero(), None, append_event(connection, "", event)[1]))
+    store_balance(connection, ledger.Balance(budget, Loss.zero(), None, append_event(connection, "", event)[1]))
 
 
 def append_event(
@@ -202,7 +187,7 @@ def append_event(
     return entry, digest
 
 
-def store_balance(connection: Connection, balance: Balance) -> None:
+def store_balance(connection: Connection, balance: ledger.Balance) -> None:
     """Store the running total next to the events: a second check of them, never a substitute."""
     query = "INSERT INTO balance VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET body = excluded.body"
     connection.execute(query, (_canonical_json(balance.to_dict()),))
@@ -210,7 +195,9 @@ def store_balance(connection: Connection, balance: Balance) -> None:
 
 def read_loss(parts: Mapping[str, Any]) -> Loss:
     """Read a loss from an event."""
-    return build_loss({name: part if part is None else _parse_loss_part(part, name) for name, part in parts.items()})
+    return ledger.build_loss(
+        {name: part if part is None else _parse_loss_part(part, name) for name, part in parts.items()}
+    )
 
 
 @lru_cache(maxsize=4096)  # most entries of a ledger have equal losses, and parsing exact fractions is slow
@@ -226,7 +213,7 @@ def event_hash(previous: str, body: str) -> str:
 def _parse_balance(body: str) -> dict[str, Any]:
     fields = read_json(body)
     budget = _parse_budget(fields["budget"])
-    return Balance(budget, read_loss(fields["spent"]), fields["neighbours"], fields["head"]).to_dict()
+    return ledger.Balance(budget, read_loss(fields["spent"]), fields["neighbours"], fields["head"]).to_dict()
 
 
 def _parse_budget(parts: Mapping[str, Any] | None) -> Loss | None:
@@ -243,16 +230,16 @@ def _legacy_key(what: str) -> str:
     return match[1] if match and match.end() == len(what) else ""
 
 
-def _read_purpose(event: dict[str, Any]) -> Purpose:
-    """Take the purpose out of an event of a reservation. Formats 1 to 3 have it at the beginning of ``what``."""
+def _read_purpose(event: dict[str, Any]) -> ledger.Purpose:
+    """Remove and return the purpose in the event of a reservation. Formats 1 to 3 have it at the start of ``what``."""
     if (parts := event.pop("purpose", None)) is not None:
-        purpose = Purpose(**parts)
+        purpose = ledger.Purpose(**parts)
         if not all(isinstance(part, str) for part in asdict(purpose).values()):
             raise TypeError("a purpose is not text")
         return purpose
     if match := _LEGACY_TRAINING_PATTERN.match(event["what"]):
-        return Purpose(SECURE_TRAINING, match[1], match[2])
-    return Purpose(RECONCILIATION) if event["what"].startswith(_LEGACY_RECONCILIATION) else RELEASE
+        return ledger.Purpose(ledger.SECURE_TRAINING, match[1], match[2])
+    return ledger.Purpose(ledger.RECONCILIATION) if event["what"].startswith(_LEGACY_RECONCILIATION) else ledger.RELEASE
 
 
 def _require_text(value: object) -> str | None:
@@ -265,29 +252,29 @@ def _canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
 
-class ChainedLedger(Ledger):
+class ChainedLedger(ledger.Ledger):
     """Ledger whose events form a hash chain in a database."""
 
     _chain: HashChain
 
     @abstractmethod
-    def _transaction(self, write: bool = False) -> AbstractContextManager[Connection]:
+    def _open_transaction(self, write: bool = False) -> AbstractContextManager[Connection]:
         """Open a transaction. A writer takes the lock before it reads, so no other charge can come in between."""
 
     @abstractmethod
     def _is_intact(self, connection: Connection) -> bool:
         """Return True if the database itself finds no damage."""
 
-    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
+    def _reserve_loss(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[ledger.Limit]) -> ledger.Reservation:
         plan, neighbours, not_private = facts["plan"], facts["neighbours"], facts["not_private"]
-        with self._transaction(write=True) as connection:
+        with self._open_transaction(write=True) as connection:
             before = self._chain.read_new_events(connection)
             if (known := self._chain.find(facts["key"])) is not None:
                 if (known.loss, known.plan) != (loss, plan):
                     raise LedgerError(
                         f"{self.name} has a charge of another loss or plan under the same key. Hint: pass a new key."
                     )
-                return Reservation(self, known.id, is_new=False)
+                return ledger.Reservation(self, known.id, is_new=False)
             if before.budget and not_private is not None:
                 raise errors.NotPrivateError(
                     f"{self.name} has a budget, and this release is NOT PRIVATE: {not_private}. No number bounds what "
@@ -297,7 +284,7 @@ class ChainedLedger(Ledger):
                     remaining=before.remaining,
                 )
             if not before.can_afford(loss):
-                raise budget_error(self.name, before, loss)
+                raise ledger.budget_error(self.name, before, loss)
             for limit in limits:
                 self._chain.check_limit(limit, loss)
             if before.budget and before.neighbours not in (None, neighbours):
@@ -305,19 +292,19 @@ class ChainedLedger(Ledger):
                     f"{self.name} counts losses for neighbours {before.neighbours!r}; a loss for "
                     f"{neighbours!r} cannot be added to them. Hint: use another ledger."
                 )
-            purpose = {name: replace_surrogates(part) for name, part in asdict(facts["purpose"]).items()}
+            purpose = {name: ledger.replace_surrogates(part) for name, part in asdict(facts["purpose"]).items()}
             event = {**facts, "event": "reserved", "loss": asdict(loss), "purpose": purpose}
             try:
                 charged = Loss.total((before.charged, loss))
             except errors.VeilwoodError as error:
                 raise LedgerError(f"{self.name}: {error}") from None
             entry, head = append_event(connection, before.head, event)
-            store_balance(connection, Balance(before.budget, charged, before.neighbours or neighbours, head))
-        return Reservation(self, entry)
+            store_balance(connection, ledger.Balance(before.budget, charged, before.neighbours or neighbours, head))
+        return ledger.Reservation(self, entry)
 
-    def settle(self, entry: int, state: FinalState, reason: str | None = None) -> None:
+    def settle(self, entry: int, state: ledger.FinalState, reason: str | None = None) -> None:
         """Settle a reserved entry, once: append the event that ends it."""
-        with self._transaction(write=True) as connection:
+        with self._open_transaction(write=True) as connection:
             before = self._chain.read_new_events(connection)
             known = self._chain.entries.get(entry)
             current = "missing" if known is None else known.state
@@ -334,73 +321,73 @@ class ChainedLedger(Ledger):
                 after = replace(after, charged=charged, neighbours=others[0].neighbours if others else None)
             store_balance(connection, after)
 
-    def _read(self, get_fact: Callable[[HashChain], Fact]) -> Fact:
+    def _read_fact(self, get_fact: Callable[[HashChain], Fact]) -> Fact:
         """Return a fact of the chain, read inside the transaction: another thread may add events afterwards."""
-        with self._transaction() as connection:
+        with self._open_transaction() as connection:
             self._chain.read_new_events(connection)
             return get_fact(self._chain)
 
     @property
     def population(self) -> str | None:
         """Description of the people that the ledger protects, if recorded."""
-        return self._read(lambda chain: chain.population)
+        return self._read_fact(lambda chain: chain.population)
 
-    def balance(self) -> Balance:
+    def balance(self) -> ledger.Balance:
         """Return the totals of all events."""
-        return self._read(HashChain.compute_balance)
+        return self._read_fact(HashChain.compute_balance)
 
-    def part_balance(self, limit: Limit) -> Balance:
+    def part_balance(self, limit: ledger.Limit) -> ledger.Balance:
         """Return the totals of the part of the ledger that a limit restricts."""
-        return self._read(lambda chain: chain.part_balance(limit))
+        return self._read_fact(lambda chain: chain.part_balance(limit))
 
-    def count_releases(self, part: Part) -> int:
+    def count_releases(self, part: ledger.Part) -> int:
         """Return the number of entries of a part that count."""
-        return self._read(lambda chain: chain.part_total(part)[1])
+        return self._read_fact(lambda chain: chain.part_total(part)[1])
 
     def events(self) -> list[tuple[int, int, str, str]]:
         """Return number, entry, body and hash of every event, as they are stored."""
-        with self._transaction() as connection:
+        with self._open_transaction() as connection:
             rows = connection.execute("SELECT number, entry, body, hash FROM events ORDER BY number")
             return [tuple(row) for row in rows]
 
-    def check_affordable(self, loss: Loss, limits: Sequence[Limit] = ()) -> None:
+    def check_affordable(self, loss: Loss, limits: Sequence[ledger.Limit] = ()) -> None:
         """Raise BudgetExceededError if the budget or one of the limits has no room for ``loss``."""
-        with self._transaction() as connection:
+        with self._open_transaction() as connection:
             now = self._chain.read_new_events(connection)
-            if not now.can_afford(exact_loss(loss)):
-                raise budget_error(self.name, now, loss)
+            if not now.can_afford(ledger.exact_loss(loss)):
+                raise ledger.budget_error(self.name, now, loss)
             for limit in limits:
-                self._chain.check_limit(limit, exact_loss(loss))
+                self._chain.check_limit(limit, ledger.exact_loss(loss))
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> ledger.Entry:
         """Return the entry of this number. Raise NotFoundError if there is none."""
-        known = self._read(lambda chain: chain.entries.get(number))
+        known = self._read_fact(lambda chain: chain.entries.get(number))
         if known is None:
             raise errors.NotFoundError("entry", number, where=self.name)
         return known
 
-    def find(self, key: str) -> Entry | None:
+    def find(self, key: str) -> ledger.Entry | None:
         """Return the entry that counts under a key, or None."""
-        return self._read(lambda chain: chain.find(key))
+        return self._read_fact(lambda chain: chain.find(key))
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ledger.Entry]:
         """Return all entries in order, including cancelled ones."""
-        return self._read(lambda chain: list(chain.entries.values()))
+        return self._read_fact(lambda chain: list(chain.entries.values()))
 
     def head(self) -> tuple[int, str]:
         """Return number and hash of the last event."""
-        return self._read(lambda chain: chain.last_event)
+        return self._read_fact(lambda chain: chain.last_event)
 
     def hash_of(self, number: int) -> str | None:
         """Return the hash of an event, or None if there is no such event."""
-        with self._transaction() as connection:
+        with self._open_transaction() as connection:
             self._chain.read_new_events(connection)
             row = connection.execute("SELECT hash FROM events WHERE number = ?", (number,)).fetchone()
         return None if row is None else str(row[0])
 
     def verify(self) -> str:
         """Recompute hashes, states and the running total, and return the hash of the last event."""
-        with self._transaction() as connection:
+        with self._open_transaction() as connection:
             is_intact = self._is_intact(connection)
             balance = HashChain(self.name).read_new_events(connection)
             is_within = balance.budget is None or balance.charged.is_within(balance.budget)
@@ -411,7 +398,7 @@ class ChainedLedger(Ledger):
         return balance.head
 
     def __str__(self) -> str:
-        balance, entries, population = self._read(
+        balance, entries, population = self._read_fact(
             lambda chain: (chain.compute_balance(), list(chain.entries.values()), chain.population)
         )
         limit = "no limit" if balance.budget is None else f"budget {balance.budget}"
@@ -421,7 +408,7 @@ class ChainedLedger(Ledger):
             lines.append(f"The total is unbounded because of entry {cause.id}: {cause.not_private}.")
         for table in dict.fromkeys(entry.table for entry in entries):
             of_table = [entry for entry in entries if entry.table == table]
-            lines.append(f"{table or 'table not recorded'}: {total_loss(of_table)}")
+            lines.append(f"{table or 'table not recorded'}: {ledger.total_loss(of_table)}")
             for e in of_table:
                 mark = "" if e.not_private is None else f", NOT PRIVATE: {e.not_private}"
                 cause_of_end = "rejected" if e.state == "cancelled" else "resolved by a custodian"
@@ -456,7 +443,7 @@ class ChainedLedger(Ledger):
             )
         if population is None or (known := self.population) == population:
             return
-        with self._transaction(write=True) as connection:
+        with self._open_transaction(write=True) as connection:
             before = self._chain.read_new_events(connection)
             known = self._chain.population  # read again under the lock: another process may have been faster
             if known is None:  # a ledger of version 0.1.0, or one that was created without a population

@@ -20,7 +20,7 @@ from veilwood.privacy.loss import Loss, exact_fraction, requested_loss, zcdp_rho
 EntryState = Literal["reserved", "committed", "cancelled", "resolved"]
 FinalState = Literal["committed", "cancelled", "resolved"]
 Durability = Literal["file", "memory", "not"]
-"""How long a ledger lasts: in a file or database, as long as the process, or not at all (no ledger was given)."""
+"""Durability of a ledger: in a file or database, as long as the process, or not at all (no ledger was given)."""
 
 MAX_FACT_LENGTH = 1000  # characters of a text that a person or caller gives: population, reason, key
 _MAX_LOSS_PART = 10**30  # of epsilon, delta or rho: far above the sum of any real releases
@@ -90,7 +90,7 @@ class Part:
     grant: str = ""
     period: str = ""
 
-    def covers(self, entry: Entry) -> bool:
+    def includes_entry(self, entry: Entry) -> bool:
         """Return True if an entry belongs to this part."""
         return (
             self.account in ("", entry.account)
@@ -248,10 +248,10 @@ class Ledger(ABC):
         texts |= {"account": account, "grant": grant}
         facts: dict[str, Any] = {name: replace_surrogates(text) for name, text in texts.items()}
         facts["not_private"] = None if not_private is None else replace_surrogates(not_private)
-        return self._charge(exact_loss(loss), {**facts, "key": key, "purpose": purpose}, limits)
+        return self._reserve_loss(exact_loss(loss), {**facts, "key": key, "purpose": purpose}, limits)
 
     @abstractmethod
-    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
+    def _reserve_loss(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
         """Reserve an exact loss, under the checked arguments of ``reserve``."""
 
     @abstractmethod
@@ -337,7 +337,7 @@ class Ledger(ABC):
         """Return the hash of an event, which covers all events before it, or None if there is no such event."""
         raise self._no_events_error()
 
-    def holds(self, number: int, digest: str) -> bool:
+    def has_event(self, number: int, digest: str) -> bool:
         """Return True if the event of this number has this hash. A restored older copy lacks it."""
         return self.hash_of(number) == digest
 
@@ -368,7 +368,7 @@ class _NoLedger(Ledger):
     name = "no ledger"
     durability: Durability = "not"
 
-    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
+    def _reserve_loss(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
         return Reservation(self, 1)
 
     def settle(self, entry: int, state: FinalState, reason: str | None = None) -> None:

@@ -62,7 +62,7 @@ class _SqliteLedgerBase(ChainedLedger):
         return bool(connection.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
 
     @contextmanager
-    def _transaction(self, write: bool = False) -> Iterator[sqlite3.Connection]:
+    def _open_transaction(self, write: bool = False) -> Iterator[sqlite3.Connection]:
         with self._translate_errors(write, sqlite3.Error), _OPERATION_LOCK, self._open_connection() as connection:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
@@ -150,7 +150,7 @@ class SQLiteLedger(_SqliteLedgerBase):
             raise LedgerError(f"{self.path} is a folder. Hint: pass the path of a file, such as spends.db.")
         if not os.path.exists(self.path):
             self._create_file(budget, population)
-        with self._transaction() as connection:
+        with self._open_transaction() as connection:
             if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
                 raise LedgerError(f"{self.path} is not a ledger. Hint: pass the path of a ledger or of a new file.")
             if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != _SCHEMA_OBJECTS:
@@ -329,7 +329,7 @@ class PostgresLedger(ChainedLedger):
             hash_chain.append_genesis(session, budget, population)
 
     @contextmanager
-    def _transaction(self, write: bool = False) -> Iterator[Connection]:
+    def _open_transaction(self, write: bool = False) -> Iterator[Connection]:
         with self._operation_lock, self._open_session(write) as session:
             session.execute(f"SET LOCAL search_path TO {self._schema}")
             if write and session.execute("SELECT 1 FROM balance WHERE one = 1 FOR UPDATE").fetchone() is None:

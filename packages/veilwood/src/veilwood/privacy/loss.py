@@ -53,7 +53,7 @@ def exact_fraction(value: object, name: str = "value") -> Fraction:
         return parse_fraction(repr(float(value)), name)
     if isinstance(value, str | Decimal):
         return parse_fraction(str(value), name)
-    raise ParameterError(name, value, "is not a number")
+    raise ParameterError(name, value, "must be a number", "pass a float, an integer or a fraction")
 
 
 def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
@@ -141,11 +141,13 @@ class Loss:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and self.epsilon < 0:
-            raise ParameterError("epsilon", self.epsilon, "must not be negative")
+            raise ParameterError("epsilon", self.epsilon, "must not be negative", "pass 0 or more")
         if not 0 <= self.delta < 1:
-            raise ParameterError("delta", self.delta, "must be at least 0 and below 1")
+            raise ParameterError(
+                "delta", self.delta, "must be at least 0 and below 1", "pass a small number, such as 1e-6"
+            )
         if self.rho is not None and self.rho < 0:
-            raise ParameterError("rho", self.rho, "must not be negative")
+            raise ParameterError("rho", self.rho, "must not be negative", "pass 0 or more")
 
     @classmethod
     def pure(cls, epsilon: Fraction) -> Loss:
@@ -277,7 +279,7 @@ _UPWARDS: Final = Context(prec=40, rounding=ROUND_CEILING, Emax=MAX_EMAX, Emin=M
 
 @dataclass(frozen=True)
 class GuaranteeStrength:
-    """What an epsilon promises to one unit, in words: the same on certificates, reports, cards and the terminal.
+    """Meaning of an epsilon for one unit: the same text on certificates, reports, cards and the terminal.
 
     Attributes
     ----------
@@ -357,7 +359,9 @@ def requested_loss(epsilon: object, delta: object) -> Loss:
     epsilon_, delta_ = exact_fraction(epsilon, "epsilon"), Fraction(0) if is_zero else exact_fraction(delta, "delta")
     check_budget(epsilon_, delta_)
     if max(epsilon_.denominator, delta_.denominator) > _MAX_DENOMINATOR:
-        raise ParameterError("epsilon", float(epsilon_), "or delta has too many digits", "a float, or a short fraction")
+        raise ParameterError(
+            "epsilon", float(epsilon_), "or delta has too many digits", "pass a float or a short fraction"
+        )
     return Loss.pure(epsilon_) if delta_ == 0 else Loss(epsilon_, delta_, zcdp_rho(epsilon_, delta_))
 
 

@@ -69,7 +69,7 @@ def resolve_unit(value: object) -> Unit:
         if isinstance(value.at_most, Integral) and 1 <= value.at_most <= MAX_ROWS_PER_UNIT:
             n = int(value.at_most)  # a NumPy integer could overflow when sensitivities are multiplied
             return Rows(n) if isinstance(value, Rows) else RowsOf(value.id, n)
-        raise ParameterError("privacy_unit", value, f"must allow 1 to {MAX_ROWS_PER_UNIT:,} rows")
+        raise ParameterError("privacy_unit", value, f"must allow 1 to {MAX_ROWS_PER_UNIT:,} rows", "change at_most")
     raise ParameterError(
         "privacy_unit",
         value,

@@ -16,9 +16,8 @@ from math import ceil, exp, expm1, log, pi, prod, sqrt
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import Floats, Ints
+from veilwood.arrays import ArrayLike, Floats, Ints
 from veilwood.errors import MechanismError, short_repr
 from veilwood.privacy import samplers
 from veilwood.privacy.loss import Loss, format_number, zcdp_epsilon, zcdp_rho
@@ -82,7 +81,7 @@ class Mechanism(ABC):
             The number of a step's selections that one row can influence; noise ignores it.
         """
 
-    def satisfies(self, loss: Loss, sensitivity: int, selections_per_row: int = 1) -> bool:
+    def costs_at_most(self, loss: Loss, sensitivity: int, selections_per_row: int = 1) -> bool:
         """Return True if the mechanism costs at most ``loss``.
 
         A loss makes up to two statements, epsilon and rho, and plans add up either: both must hold.
@@ -312,7 +311,7 @@ class DiscreteGaussian(_AdditiveNoise, kind="DiscreteGaussian"):
         return samplers.gaussian(self.sigma_squared, n)
 
     def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss:
-        """Return the loss, a rho alone, at a squared L2 sensitivity."""
+        """Return the zCDP loss rho = sensitivity / (2 sigma^2), where the sensitivity is a squared L2 norm."""
         return Loss(None, Fraction(0), self.rho(sensitivity))
 
     @property
@@ -610,7 +609,7 @@ class ThresholdedGaussian(Mechanism, kind="ThresholdedGaussian"):
         """Return None: how the loss divides into epsilon and delta depends on what is promised (``satisfies``)."""
         return None
 
-    def satisfies(self, loss: Loss, sensitivity: int, selections_per_row: int = 1) -> bool:
+    def costs_at_most(self, loss: Loss, sensitivity: int, selections_per_row: int = 1) -> bool:
         """Return True if this noise, at a squared L2 sensitivity, costs at most ``loss``, which is not zCDP."""
         if loss.epsilon is None or loss.rho is not None or loss.delta <= self.delta:
             return False

@@ -40,7 +40,7 @@ class Release:
     >>> car = vw.datasets.car()
     >>> plan = vw.RandomTreesClassifier(car.schema, n_estimators=1, max_depth=1, random_state=0).plan()
     >>> (step,) = plan.steps
-    >>> release = Release.of(plan, None, car.X)
+    >>> release = Release.for_plan(plan, None, car.X)
     >>> rows = release.open_rows(lambda: np.zeros(step.shape, np.int64))
     >>> release.measure(lambda door: door.release_counts(step, rows)).shape == step.shape
     True
@@ -53,7 +53,7 @@ class Release:
         self._extra_loss = extra_loss
 
     @classmethod
-    def of(cls, plan: Plan, ledger: Ledger | None, X: Any, *, not_private: str | None = None) -> Release:
+    def for_plan(cls, plan: Plan, ledger: Ledger | None, X: Any, *, not_private: str | None = None) -> Release:
         """Return the release of a plan about the table ``X``, of which only a public handle is kept."""
         return cls(Door(plan, ledger, not_private=not_private, table=handle_of(X)))
 

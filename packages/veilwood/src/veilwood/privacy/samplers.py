@@ -149,7 +149,7 @@ def exp_minus(x: Fraction, bits: int) -> tuple[int, int]:
 def _geometric_table(scale: Fraction, digit_bits: int) -> LazyTable:
     """Return the table of the geometric distribution on 0, 1, 2, ..."""
 
-    def enclose(bits: int) -> Enclosures:
+    def enclose_chances(bits: int) -> Enclosures:
         precision = bits + GUARD_BITS
         one = 1 << precision
         # 7/10 > ln 2: the probability beyond the table is below one unit of the bits revealed.
@@ -161,14 +161,14 @@ def _geometric_table(scale: Fraction, digit_bits: int) -> LazyTable:
         return low, high
 
     length = ceil(28 * scale) + 1  # exp(-28) < FLOAT_ERROR / 16: what is beyond is resolved exactly
-    return LazyTable(-np.expm1(-np.arange(1, length + 1) / max(float(scale), TINY)), enclose, digit_bits)
+    return LazyTable(-np.expm1(-np.arange(1, length + 1) / max(float(scale), TINY)), enclose_chances, digit_bits)
 
 
 @lru_cache(maxsize=256)
 def _remainder_table(scale: Fraction, digit_bits: int) -> LazyTable:
     """Return the table of a geometric's remainder modulo RADIX: the geometric distribution cut to 0..RADIX-1."""
 
-    def enclose(bits: int) -> Enclosures:
+    def enclose_chances(bits: int) -> Enclosures:
         # 1 - exp(-RADIX/scale) is about RADIX/scale, so a large scale costs that many bits more.
         precision = bits + GUARD_BITS + int(scale).bit_length()
         extra = precision - bits - GUARD_BITS
@@ -180,14 +180,14 @@ def _remainder_table(scale: Fraction, digit_bits: int) -> LazyTable:
         return low, high
 
     below = np.expm1(-np.arange(1, RADIX + 1) / float(scale))
-    return LazyTable(below[:-1] / below[-1], enclose, digit_bits)
+    return LazyTable(below[:-1] / below[-1], enclose_chances, digit_bits)
 
 
 @lru_cache(maxsize=256)
 def _gaussian_table(sigma_squared: Fraction, digit_bits: int) -> LazyTable:
     """Return the table of the discrete Gaussian, outcomes in the order 0, 1, -1, 2, -2, ..."""
 
-    def enclose(bits: int) -> Enclosures:
+    def enclose_chances(bits: int) -> Enclosures:
         precision = bits + GUARD_BITS
         one = 1 << precision
         weights, tail = _gaussian_weights(sigma_squared, precision)
@@ -206,7 +206,7 @@ def _gaussian_table(sigma_squared: Fraction, digit_bits: int) -> LazyTable:
     variance = max(float(sigma_squared), TINY)
     weights = np.exp(-(np.arange(ceil(8 * variance**0.5) + 2) ** 2) / (2 * variance))  # beyond: below FLOAT_ERROR / 8
     ranked = np.repeat(weights, 2)[1:]
-    return LazyTable(np.cumsum(ranked) / ranked.sum(), enclose, digit_bits)
+    return LazyTable(np.cumsum(ranked) / ranked.sum(), enclose_chances, digit_bits)
 
 
 def _gaussian_weights(sigma_squared: Fraction, precision: int) -> tuple[list[tuple[int, int]], int]:

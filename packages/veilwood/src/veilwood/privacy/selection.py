@@ -14,9 +14,8 @@ from fractions import Fraction
 from typing import ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import Bools, Floats, Ints
+from veilwood.arrays import ArrayLike, Bools, Floats, Ints
 from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.loss import Loss
@@ -41,10 +40,10 @@ class _SelectionMechanism(Mechanism):
                 "the change of one score can exceed the change of another between neighbours."
             )
         object.__setattr__(self, "score_range", int(score_range))
-        require_positive("score_range / epsilon", self._scale, MAX_SCALE)
+        require_positive("score_range / epsilon", self._score_scale, MAX_SCALE)
 
     @property
-    def _scale(self) -> Fraction:
+    def _score_scale(self) -> Fraction:
         return Fraction(self.score_range) / self.epsilon
 
     def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss | None:
@@ -85,7 +84,7 @@ class _SelectionMechanism(Mechanism):
         if gaps.ndim != 1:
             raise MechanismError(f"scores must be one vector, got shape {gaps.shape}. Hint: pass one row at a time.")
         probabilities = np.zeros(gaps.shape)
-        probabilities[mask] = self._admissible_probabilities(np.exp(-gaps[mask] / float(self._scale)))
+        probabilities[mask] = self._admissible_probabilities(np.exp(-gaps[mask] / float(self._score_scale)))
         return probabilities
 
 
@@ -122,7 +121,9 @@ class NoisyMax(_SelectionMechanism, kind="NoisyMax"):
     """
 
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
-        noisy = np.where(admissible, samplers.geometric(self._scale, gaps.size).reshape(gaps.shape) - gaps, _MIN_SCORE)
+        noisy = np.where(
+            admissible, samplers.geometric(self._score_scale, gaps.size).reshape(gaps.shape) - gaps, _MIN_SCORE
+        )
         return _uniform_true_index(noisy == noisy.max(axis=-1, keepdims=True))
 
 
@@ -156,7 +157,7 @@ class PermuteAndFlip(_SelectionMechanism, kind="PermuteAndFlip"):
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
         # A geometric reaches the gap with probability exp(-gap/scale): an exact coin.
         return _uniform_true_index(
-            admissible & (samplers.geometric(self._scale, gaps.size).reshape(gaps.shape) >= gaps)
+            admissible & (samplers.geometric(self._score_scale, gaps.size).reshape(gaps.shape) >= gaps)
         )
 
 
@@ -199,7 +200,7 @@ class ExponentialMechanism(_SelectionMechanism, kind="ExponentialMechanism"):
         return self.epsilon**2 / self.rho_divisor
 
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
-        return samplers.weighted_choice(gaps, admissible, self._scale)
+        return samplers.weighted_choice(gaps, admissible, self._score_scale)
 
     def _admissible_probabilities(self, accept: Floats) -> Floats:
         return np.asarray(accept / accept.sum())
@@ -242,7 +243,7 @@ def _score_gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, 
     if exact.ndim == 0 or exact.shape[-1] == 0:
         raise MechanismError(
             f"scores must have at least one candidate on the last axis, got shape {exact.shape}. "
-            "Hint: the shape is (..., candidates)."
+            "Hint: pass an array of shape (..., candidates)."
         )
     mask = np.ones(exact.shape, dtype=np.bool_)
     if admissible is not None:
@@ -253,7 +254,7 @@ def _score_gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, 
             mask = np.broadcast_to(given, exact.shape)
         except ValueError:
             raise MechanismError(
-                f"admissible has shape {given.shape}, scores have {exact.shape}. Hint: they must broadcast."
+                f"admissible has shape {given.shape}, scores have {exact.shape}. Hint: pass a mask that broadcasts."
             ) from None
         if not mask.any(axis=-1).all():
             raise MechanismError("admissible leaves a row without candidates. Hint: allow at least one in each row.")
@@ -283,7 +284,7 @@ class TrialBudget:
         self._taken = [Loss.zero(), Loss.zero()]  # by releases of the units trained on, and of those held out
 
     def take(self, loss: Loss, neighbours: Neighbours, *, aside: bool = False) -> None:
-        """Take the loss of a release of the held-out units (``aside``) or of the others.
+        """Deduct the loss of a release of the held-out units (``aside``) or of the others.
 
         Raises
         ------
@@ -291,12 +292,16 @@ class TrialBudget:
             If the release is for other neighbours than the search, or exceeds the loss that was charged for a trial.
         """
         if neighbours != self.neighbours:
-            raise PlanError(f"a trial that protects {neighbours} is no part of a search for {self.neighbours}.")
+            raise PlanError(
+                f"a trial that protects {neighbours} cannot be part of a search that protects {self.neighbours}."
+            )
         taken = list(self._taken)
         taken[aside] += loss
         together = taken if neighbours.in_one_part else [taken[0] + taken[1]]
         if not all(part.is_within(self.loss) for part in together):
-            raise PlanError(f"a trial that costs {loss} more exceeds the {self.loss} that the search has charged.")
+            raise PlanError(
+                f"the trial costs {loss}, more than the {self.loss} that remains of its share of the search."
+            )
         self._taken = taken
 
 

@@ -142,6 +142,13 @@ def _public_key(key: PublicKey) -> Ed25519PublicKey:
     return read
 
 
+def public_key_of(path: str | PathLike[str]) -> bytes:
+    """Return the public key that belongs to a private key, as PEM text."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return _private_key(path).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
 def _key_id(key: Ed25519PublicKey) -> str:
     """Return a short name of a key, for messages only."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -160,15 +167,20 @@ def signature_path(path: str | PathLike[str]) -> Path:
 def write_signature(path: str | PathLike[str], payload: dict[str, Any], key: str | PathLike[str]) -> Path:
     """Sign a payload about the file at ``path`` and write the signature next to it."""
     private = _private_key(key)
+    place = signature_path(path)
+    write_file(place, _file_content(private.public_key(), private.sign(_signed_bytes(payload)), payload))
+    return place
+
+
+def _file_content(key: Ed25519PublicKey, value: bytes, payload: dict[str, Any]) -> bytes:
+    """Return the file of a signature. It has one form only, so that every changed byte is found."""
     signed = {
         "format": 1,
-        "key": _key_id(private.public_key()),
-        "signature": base64.b64encode(private.sign(_signed_bytes(payload))).decode(),
+        "key": _key_id(key),
+        "signature": base64.b64encode(value).decode(),
         "statement": payload,
     }
-    place = signature_path(path)
-    write_file(place, (json.dumps(signed, indent=1, sort_keys=True) + "\n").encode())
-    return place
+    return (json.dumps(signed, indent=1, sort_keys=True) + "\n").encode()
 
 
 def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str) -> dict[str, Any]:
@@ -184,7 +196,8 @@ def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str)
     if not place.exists():
         raise SignatureError(f"there is no signature {name}. Hint: ask the signer for it, or omit signed_by.")
     try:
-        signed = read_json(_read_limited(place, "signature"))
+        content = _read_limited(place, "signature")
+        signed = read_json(content)
         statement, given = signed["statement"], base64.b64decode(signed["signature"], validate=True)
         if not isinstance(statement, dict) or signed["format"] != 1:
             raise TypeError
@@ -197,12 +210,15 @@ def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str)
         key.verify(given, message)
     except from_cryptography:
         if who != _key_id(key):
+            keys = f"{short_repr(who)}, not {_key_id(key)}"
             raise SignatureError(
-                f"{name} is of another key ({short_repr(who)}, not {_key_id(key)}). Hint: use the signer's public key."
+                f"{name} was made by another key ({keys}). Hint: use the signer's public key."
             ) from None
         raise SignatureError(f"{name} is broken: it is not what the holder of the key has signed.") from None
+    if content != _file_content(key, given, statement):
+        raise SignatureError(f"{name} was changed after signing. Hint: ask the signer for it again.")
     if statement.get("kind") != kind:
-        raise SignatureError(f"{name} is of a {short_repr(statement.get('kind'))}, not of a {kind}.")
+        raise SignatureError(f"{name} signs a {short_repr(statement.get('kind'))}, not a {kind}.")
     return statement
 
 
@@ -211,7 +227,7 @@ def require_same_payload(path: str | PathLike[str], payload: dict[str, Any], exp
     different = sorted(name for name in {*payload, *expected} if payload.get(name) != expected.get(name))
     if different:
         raise SignatureError(
-            f"{short_repr(str(signature_path(path)))} is of another file: "
+            f"{short_repr(str(signature_path(path)))} belongs to another file: "
             f"{', '.join(map(short_repr, different[:4]))} differs."
         )
 
@@ -233,5 +249,5 @@ def _require_cryptography() -> type[Exception]:
     try:
         from cryptography.exceptions import InvalidSignature
     except ImportError:
-        raise SignatureError("signatures need cryptography. Hint: pip install veilwood[sign].") from None
+        raise SignatureError("signatures need cryptography. Hint: run pip install veilwood[sign].") from None
     return InvalidSignature

@@ -119,7 +119,7 @@ class Step:
     def has_enough_noise(self) -> bool:
         """Whether the exact loss, recomputed from the mechanism and the sensitivity, is at most ``loss``."""
         mechanism = self.mechanism
-        return mechanism is not None and mechanism.satisfies(self.loss, self.sensitivity, self.selections_per_row)
+        return mechanism is not None and mechanism.costs_at_most(self.loss, self.sensitivity, self.selections_per_row)
 
     @property
     def mechanism_text(self) -> str:
@@ -153,7 +153,7 @@ class Step:
         """Variance of the noise on the sum of a table's cells."""
         return 0.0 if self.mechanism is None else self.mechanism.total_variance(self.shape[0])
 
-    def accepts(self, values: Sequence[NDArray[Any]]) -> bool:
+    def may_release(self, values: Sequence[NDArray[Any]]) -> bool:
         """Return True if these can be values that the step released: counts, selections, or cells with their counts."""
         if any(each.dtype != np.int64 for each in values) or len(values) not in (1, 2):
             return False

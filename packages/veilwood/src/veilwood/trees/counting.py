@@ -18,17 +18,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints, run_on_threads
+from veilwood.data import counts
 from veilwood.data.batches import Batch, Source
-from veilwood.data.counts import (
-    ROW_HASH,
-    CellQuery,
-    CellRule,
-    KeyedRowHash,
-    RowBackend,
-    RunCellQueries,
-    Split,
-    split_by_code,
-)
 from veilwood.trees.forest import LEAF, Forest
 
 
@@ -37,14 +28,14 @@ def tree_rule(
     tree: int,
     n_codes: Sequence[int],
     columns: Sequence[int] | None = None,
-    rule_of_leaf: Callable[[int], CellRule] = int,
-) -> CellRule:
+    rule_of_leaf: Callable[[int], counts.CellRule] = int,
+) -> counts.CellRule:
     """Return the rule that maps a row to its leaf in a tree, or to ``rule_of_leaf`` of that leaf.
 
     ``columns`` gives the column of each feature, if the forest is over a subset of the columns.
     """
 
-    def rule_below(node: int) -> CellRule:
+    def rule_below(node: int) -> counts.CellRule:
         feature, child, cut = int(forest.feature[node]), int(forest.child[node]), int(forest.cut[node])
         if feature == LEAF:
             return rule_of_leaf(child)
@@ -52,19 +43,22 @@ def tree_rule(
         if cut == 0:
             return rule_below(child + 1)
         if cut > 0:
-            return Split(column, (0, cut), (rule_below(child), rule_below(child + 1)))
+            return counts.Split(column, (0, cut), (rule_below(child), rule_below(child + 1)))
         branches = forest.lookup[-1 - cut : -1 - cut + n_codes[column]]
-        return split_by_code(column, branches, lambda branch: rule_below(child + branch))
+        return counts.split_by_code(column, branches, lambda branch: rule_below(child + branch))
 
     return rule_below(int(forest.roots[tree]))
 
 
 def leaf_queries(
-    forest: Forest, n_codes: Sequence[int], columns: Sequence[int] | None = None, extra_rules: Sequence[CellRule] = ()
-) -> list[CellQuery]:
+    forest: Forest,
+    n_codes: Sequence[int],
+    columns: Sequence[int] | None = None,
+    extra_rules: Sequence[counts.CellRule] = (),
+) -> list[counts.CellQuery]:
     """Return one query per tree, whose cells are its leaves. ``extra_rules`` may exclude rows."""
     return [
-        CellQuery((tree_rule(forest, tree, n_codes, columns), -start, *extra_rules), end - start)
+        counts.CellQuery((tree_rule(forest, tree, n_codes, columns), -start, *extra_rules), end - start)
         for tree, (start, end) in enumerate(pairwise(forest.tree_leaves.tolist()))
     ]
 
@@ -78,7 +72,7 @@ class Accelerator(Protocol):
     def sum_over_trees(self, forest: Forest, codes: Codes, leaf_values: Floats) -> Floats:
         """Return ``sum_over_trees``."""
 
-    def make_backend(self, columns: Sequence[Any], source: Source, n_outputs: int) -> RowBackend:
+    def make_backend(self, columns: Sequence[Any], source: Source, n_outputs: int) -> counts.RowBackend:
         """Return rows with their scores in the device's memory."""
 
 
@@ -124,13 +118,24 @@ class Assignment(NamedTuple):
         return ((random_integers[start : start + n_rows] * np.uint64(self.n_trees)) >> np.uint64(32)).astype(np.int32)
 
 
+class ColumnAssignment(NamedTuple):
+    """Assignment of each row to one tree by a column of the table: the same tree in every release of a series.
+
+    Whoever keeps the table fills the column, from a key that this library never sees (proofs/release-series.md). The
+    tree of a row depends on no other row, which is all that privacy needs.
+    """
+
+    column: int
+    n_trees: int
+
+
 def leaf_totals(
     forest: Forest,
     batches: Iterable[Batch],
     *,
     n_classes: int | None,
     target_levels: int = 1,
-    assignment: Assignment | None = None,
+    assignment: Assignment | ColumnAssignment | None = None,
     n_jobs: int | None = 1,
     fast: bool = HAVE_NUMBA,
 ) -> Ints:
@@ -178,7 +183,7 @@ class LeafCount:
     forest: Forest
     n_classes: int | None
     target_levels: int = 1
-    assignment: Assignment | None = None
+    assignment: Assignment | ColumnAssignment | None = None
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
         """Return the totals of these batches."""
@@ -187,16 +192,18 @@ class LeafCount:
             assignment=self.assignment, n_jobs=n_jobs,
         )  # fmt: skip
 
-    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
+    def via_cell_queries(self, run_queries: counts.RunCellQueries, n_codes: Sequence[int]) -> Ints:
         """Return the totals from cell queries: one per tree, or a single one if each row is in one tree."""
         forest = self.forest
         sums: Any = "classes" if self.n_classes else "pair"
         if self.assignment is not None:
             trees = tuple(tree_rule(forest, tree, n_codes) for tree in range(forest.n_trees))
-            own = Split(ROW_HASH, tuple(range(forest.n_trees)), trees)
-            (totals,) = run_queries(
-                [CellQuery((own,), forest.n_leaves)], sums, KeyedRowHash(self.assignment.key, forest.n_trees)
-            )
+            if isinstance(self.assignment, ColumnAssignment):
+                column, keyed = self.assignment.column, None
+            else:
+                column, keyed = counts.ROW_HASH, counts.KeyedRowHash(self.assignment.key, forest.n_trees)
+            own = counts.Split(column, tuple(range(forest.n_trees)), trees)
+            (totals,) = run_queries([counts.CellQuery((own,), forest.n_leaves)], sums, keyed)
             return totals
         return np.concatenate(run_queries(leaf_queries(forest, n_codes), sums))
 
@@ -229,8 +236,10 @@ def _fast_adder(
     )
 
 
-def _assigned_trees(batch: Batch, assignment: Assignment | None) -> Int32s | None:
+def _assigned_trees(batch: Batch, assignment: Assignment | ColumnAssignment | None) -> Int32s | None:
     """Return the tree of each row, or None if every tree counts it."""
+    if isinstance(assignment, ColumnAssignment):
+        return batch.codes[:, assignment.column].astype(np.int32)
     return None if assignment is None else assignment.trees_of_rows(batch.partition, batch.first_row, len(batch.target))
 
 
@@ -305,4 +314,4 @@ def _numpy_add(
 
 
 def _kernel_arrays(forest: Forest) -> tuple[Any, ...]:
-    return forest.packed, forest.roots, forest.depth, forest.lookup
+    return forest.packed_nodes, forest.roots, forest.depth, forest.lookup

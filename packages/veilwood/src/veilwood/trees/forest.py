@@ -13,9 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.arrays import Bools, Codes, Floats, Int32s, Ints
+from veilwood.arrays import AnyArray, ArrayLike, Bools, Codes, Floats, Int32s, Ints, NDArray
 from veilwood.errors import ModelFileError
 from veilwood.privacy.plan import Layout, RowAssignment
 
@@ -89,7 +88,7 @@ class Forest:
         return int(self.level.max())
 
     @cached_property
-    def packed(self) -> Int32s:
+    def packed_nodes(self) -> Int32s:
         """Feature, cut, child and leaf number of each node side by side, for kernels; a leaf is its own child."""
         leaf = self.feature == LEAF
         never = np.int32(np.iinfo(np.int32).max)
@@ -112,7 +111,7 @@ class Forest:
 
     def precompute(self) -> None:
         """Compute the cached properties that kernels read. Their presence must not reveal whether there were rows."""
-        _ = self.packed, self.level, self.lookup_bits
+        _ = self.packed_nodes, self.level, self.lookup_bits
 
     def layout(self, row_sharing: RowAssignment, **more: Any) -> Layout:
         """Return the layout of a forest that is grown without data, for its plan."""
@@ -130,7 +129,7 @@ class Forest:
         ordered[self.child[nodes]] = nodes
         return ordered
 
-    def sum_to_nodes(self, leaf_values: NDArray[Any]) -> Floats:
+    def sum_to_nodes(self, leaf_values: AnyArray) -> Floats:
         """Return, for every node, the sum of the values (or rows of values) of the leaves below it."""
         sums = np.zeros((self.n_nodes, *leaf_values.shape[1:]))
         sums[self.leaf_node] = leaf_values
@@ -146,65 +145,67 @@ class Forest:
             digest.update(f"{name} {array.dtype.str} {array.shape}".encode() + array.tobytes())
         return digest.hexdigest()
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return the arrays by name, for files."""
         return {field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], n_codes: Sequence[int]) -> Forest:
+    def from_arrays(cls, arrays: Mapping[str, AnyArray], n_codes: Sequence[int]) -> Forest:
         """Rebuild a forest from ``to_arrays``. Raise ``ModelFileError`` if damaged or unfit for ``n_codes``."""
-        _validate(arrays, np.asarray(n_codes))
+        _validate_arrays(arrays, np.asarray(n_codes))
         return cls(**{field.name: arrays[field.name] for field in fields(cls)})
 
 
-def _validate(arrays: Mapping[str, NDArray[Any]], n_codes: Ints) -> None:
+def _validate_arrays(arrays: Mapping[str, AnyArray], n_codes: Ints) -> None:
     """Raise ModelFileError for arrays that could send a row out of range, in circles, or to a leaf of another tree."""
 
-    def require(holds: bool | np.bool_, problem: str) -> None:
+    def require_that(holds: bool | np.bool_, problem: str) -> None:
         if not holds:
             raise ModelFileError(f"the trees are damaged: {problem}.")
 
     for field in fields(Forest):
         array, dtype = arrays.get(field.name), np.uint16 if field.name == "lookup" else np.int32
-        require(array is not None and array.dtype == dtype and array.ndim == 1, f"{field.name!r} is missing or odd")
+        require_that(
+            array is not None and array.dtype == dtype and array.ndim == 1, f"{field.name!r} is missing or odd"
+        )
     roots, feature, lookup = arrays["roots"], arrays["feature"], arrays["lookup"]
     cut, child, tree_leaves = (arrays[name].astype(np.int64) for name in ("cut", "child", "tree_leaves"))
     n_nodes = len(feature)
-    require(len(cut) == n_nodes == len(child) and len(tree_leaves) == len(roots) + 1, "arrays differ in length")
-    require(len(roots) > 0 and roots[0] == 0 and (np.diff(roots) > 0).all() and roots[-1] < n_nodes, "roots")
-    require(((feature >= LEAF) & (feature < len(n_codes))).all(), "a feature is out of range")
+    require_that(len(cut) == n_nodes == len(child) and len(tree_leaves) == len(roots) + 1, "arrays differ in length")
+    require_that(len(roots) > 0 and roots[0] == 0 and (np.diff(roots) > 0).all() and roots[-1] < n_nodes, "roots")
+    require_that(((feature >= LEAF) & (feature < len(n_codes))).all(), "a feature is out of range")
 
     leaves, inner = np.flatnonzero(feature == LEAF), np.flatnonzero(feature != LEAF)
     tree = np.searchsorted(roots, np.arange(n_nodes), side="right") - 1
-    require(np.array_equal(np.sort(child[leaves]), np.arange(len(leaves))), "leaves are not numbered 0, 1, 2, ...")
-    require(tree_leaves[0] == 0 and tree_leaves[-1] == len(leaves), "the number of leaves")
-    require((np.diff(tree_leaves) > 0).all(), "a tree has no leaf")
+    require_that(np.array_equal(np.sort(child[leaves]), np.arange(len(leaves))), "leaves are not numbered 0, 1, 2, ...")
+    require_that(tree_leaves[0] == 0 and tree_leaves[-1] == len(leaves), "the number of leaves")
+    require_that((np.diff(tree_leaves) > 0).all(), "a tree has no leaf")
     owner = np.searchsorted(tree_leaves, child[leaves], side="right") - 1
-    require((owner == tree[leaves]).all(), "a leaf belongs to another tree")
+    require_that((owner == tree[leaves]).all(), "a leaf belongs to another tree")
 
     branches = np.full(n_nodes, 2)
     for column, width in enumerate(n_codes.tolist()):
         here = (feature == column) & (cut >= 0)
-        require((cut[here] < width).all(), "a cut is out of range")
+        require_that((cut[here] < width).all(), "a cut is out of range")
         table = np.flatnonzero((feature == column) & (cut < 0))
         start = -1 - cut[table]
-        require((start + width <= len(lookup)).all(), "a lookup is out of range")
+        require_that((start + width <= len(lookup)).all(), "a lookup is out of range")
         if len(table):
             branches[table] = _window_maxima(lookup, width)[start].astype(np.int64) + 1
     # In level order the children of successive inner nodes follow one another and are all nodes but the roots.
     below = np.setdiff1d(np.arange(n_nodes), roots)
     last = np.cumsum(branches[inner]) - 1
-    require(len(below) == branches[inner].sum(), "the number of children")
+    require_that(len(below) == branches[inner].sum(), "the number of children")
     first_child, last_child = below[last - branches[inner] + 1], below[last]
-    require(np.array_equal(first_child, child[inner]), "children are not in level order")
-    require((first_child + branches[inner] - 1 == last_child).all(), "siblings are apart")
-    require(((child[inner] > inner) & (tree[last_child] == tree[inner])).all(), "a child is outside its tree")
+    require_that(np.array_equal(first_child, child[inner]), "children are not in level order")
+    require_that((first_child + branches[inner] - 1 == last_child).all(), "siblings are apart")
+    require_that(((child[inner] > inner) & (tree[last_child] == tree[inner])).all(), "a child is outside its tree")
 
     parent = np.arange(n_nodes)
     parent[below] = np.repeat(inner, branches[inner])
     for _ in range(MAX_DEPTH.bit_length() - 1):  # pointer doubling
         parent = parent[parent]
-    require((parent == roots[tree]).all(), "a tree is too deep")
+    require_that((parent == roots[tree]).all(), "a tree is too deep")
 
 
 def _window_maxima(values: Codes, width: int) -> Codes:

@@ -166,21 +166,21 @@ def _fast_adder(
 
     packed = np.stack([candidates.feature, candidates.low, candidates.step, candidates.table], axis=1)
 
-    def add(batch: Batch, own: Int32s | None) -> None:
+    def add_batch(batch: Batch, own: Int32s | None) -> None:
         work = partial(
-            kernels.add_rows_to_histograms, forest.packed, forest.roots, depth, forest.lookup, candidates.first, packed,
-            candidates.tables, np.ascontiguousarray(batch.codes), np.ascontiguousarray(batch.target, np.int32),
-            kernels.NO_OWNER if own is None else own, moments, histograms,
+            kernels.add_rows_to_histograms, forest.packed_nodes, forest.roots, depth, forest.lookup,
+            candidates.first, packed, candidates.tables, np.ascontiguousarray(batch.codes),
+            np.ascontiguousarray(batch.target, np.int32), kernels.NO_OWNER if own is None else own, moments, histograms,
         )  # fmt: skip
         run_on_threads(work, forest.n_trees, n_jobs)
 
-    return add
+    return add_batch
 
 
 def _numpy_adder(
     forest: Forest, depth: int, candidates: CandidateSplits, moments: bool, histograms: Ints, n_jobs: int | None
 ) -> Callable[[Batch, Int32s | None], None]:
-    def add(batch: Batch, own: Int32s | None) -> None:
+    def add_batch(batch: Batch, own: Int32s | None) -> None:
         node = route_rows(forest, batch.codes)
         present = node >= 0
         if own is not None:
@@ -200,7 +200,7 @@ def _numpy_adder(
         else:
             np.add.at(histograms, (slot, place, value), 1)
 
-    return add
+    return add_batch
 
 
 def total_impurity(totals: Ints, moments: bool) -> Ints:

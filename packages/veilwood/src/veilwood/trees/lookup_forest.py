@@ -15,9 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints, run_on_threads
+from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints, NDArray, run_on_threads
 from veilwood.trees.forest import LEAF, Forest
 
 MAX_CELLS = 1 << 12  # of a tree
@@ -138,7 +137,7 @@ def _walk_tree(forest: Forest, root: int, codes: Ints) -> Int32s:
     node, rows = np.full(len(codes), root), np.arange(len(codes))
     while (inner := forest.feature[node] != LEAF).any():
         code, cut = codes[rows, np.where(inner, forest.feature[node], 0)], forest.cut[node]
-        looked_up = forest.lookup[np.where(inner & (cut < 0), code - 1 - cut, 0)] if len(forest.lookup) else code
-        branch = np.where(cut < 0, looked_up, code >= cut)
+        table_code = forest.lookup[np.where(inner & (cut < 0), code - 1 - cut, 0)] if len(forest.lookup) else code
+        branch = np.where(cut < 0, table_code, code >= cut)
         node = np.where(inner, forest.child[node] + branch, node)
     return np.asarray(forest.child[node])

@@ -64,7 +64,7 @@ def check_random_state(random_state: object) -> None:
     known = random_state is None or isinstance(random_state, np.random.RandomState | np.random.Generator)
     if not known and not is_int_in(random_state, 0, MAX_SEED):
         raise ParameterError(
-            "random_state", random_state, "is not a non-negative integer below 2^128, a generator or None"
+            "random_state", random_state, "must be an integer from 0 to 2^128 - 1, a generator or None", "pass 0"
         )
 
 
@@ -79,7 +79,7 @@ def check_counts(**values: object) -> None:
                 raise DomainTooLargeError(
                     f"{name}={short_repr(value)} {requirement}. Hint: lower max_depth or n_estimators."
                 )
-            raise ParameterError(name, value, requirement)
+            raise ParameterError(name, value, requirement, "pass an integer in this range")
 
 
 def check_size(n_trees: int, max_depth: int, branching: int) -> None:
@@ -137,7 +137,7 @@ def grow_multiway(
             "max_depth",
             max_depth,
             f"exceeds the {len(columns)} features: a multiway tree uses each once on a path",
-            f"max_depth={len(columns)} or less",
+            f"pass max_depth={len(columns)} or less",
         )
     widest = sorted((column.n_codes for column in columns), reverse=True)[:max_depth]
     # The lookup table of an n-valued column is 0, 1, ..., n-1: all columns can share the longest one.

@@ -44,8 +44,8 @@ def test_a_table_as_a_tree_sends_rows_to_their_cells() -> None:
     forest, cells = tables_to_forest([table])
     sizes = [GRID_BINS + 1, 4, GRID_BINS, GRID_BINS]
     codes = np.column_stack([rng.integers(0, size, 2000) for size in sizes]).astype(np.uint16)
-    mine = np.stack([column.bin_codes(codes[:, column.feature]) for column in COLUMNS])
-    assert (cells[route_rows(forest, codes)[:, 0]] == table.cell_indices(mine)).all()
+    own = np.stack([column.bin_codes(codes[:, column.feature]) for column in COLUMNS])
+    assert (cells[route_rows(forest, codes)[:, 0]] == table.cell_indices(own)).all()
 
 
 def test_a_poor_histogram_falls_back_to_the_prior_and_a_good_one_is_believed() -> None:

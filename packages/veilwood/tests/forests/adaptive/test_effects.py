@@ -53,8 +53,8 @@ ENCODING = Encoding(SCHEMA, "grid")
 
 
 def axis(feature: int, starts: list[int], groups: list[int] | None = None) -> Axis:
-    told = np.array(groups if groups is not None else np.arange(len(starts)), np.uint16)
-    return Axis(feature, told, ENCODING.columns[feature].ordered, int(told.max()) + 1, np.array(starts))
+    values = np.array(groups if groups is not None else np.arange(len(starts)), np.uint16)
+    return Axis(feature, values, ENCODING.columns[feature].ordered, int(values.max()) + 1, np.array(starts))
 
 
 AGE, WARD = axis(0, [0, 20_000, 40_000]), axis(1, [0, 1, 2])
@@ -63,8 +63,8 @@ AGE, WARD = axis(0, [0, 20_000, 40_000]), axis(1, [0, 1, 2])
 def test_effects_are_read_off_the_trees_that_hold_them() -> None:
     pair = np.arange(9.0).reshape(9, 1)
     alone = EffectEstimate(ContingencyTable((AGE,)), np.array([[1.0], [2.0], [-3.0]]), np.full((3, 1), 0.5))
-    told = EffectForest.from_estimates([alone, EffectEstimate(ContingencyTable((AGE, WARD)), pair, pair / 2)], 1)
-    effects = read_effects(told, ENCODING)
+    result = EffectForest.from_estimates([alone, EffectEstimate(ContingencyTable((AGE, WARD)), pair, pair / 2)], 1)
+    effects = read_effects(result, ENCODING)
     assert (effects.unit, effects.outputs) == ("log-odds of yes", ("yes",))
     (main,), (both,) = effects.main, effects.interactions
     assert main.column == "age"
@@ -325,7 +325,7 @@ def test_columns_that_say_the_same_do_not_push_each_other_up_without_end() -> No
     for feature in range(5):
         table = ContingencyTable((Axis(feature, np.arange(3, dtype=np.uint16), True, 3, np.arange(3)),))
         steps.append(TableScores(table, np.zeros((3, 3), np.int64), StepMeasurement(counts, 4.0)))
-    told = estimate_effects(steps, np.zeros(3), 3)
+    values = estimate_effects(steps, np.zeros(3), 3)
     logs = np.log(counts)
     seen = np.abs(logs - logs.mean(axis=1, keepdims=True)).max()
-    assert max(np.abs(one.values).max() for one in told) < 5 * seen
+    assert max(np.abs(one.values).max() for one in values) < 5 * seen

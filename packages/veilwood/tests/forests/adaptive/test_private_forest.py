@@ -143,10 +143,10 @@ def test_effects_show_what_columns_do_and_pairs_that_act_together() -> None:
     y = np.where((X[:, 0] * X[:, 1] > 0) ^ (rng.random(20_000) < 0.05), "yes", "no")
     schema = vw.Schema.numeric((-1, 1), classes=["no", "yes"], n_features=4)
     with seeded_for_tests(1):
-        told = vw.PrivateForestClassifier(schema, epsilon=2.0, random_state=0).fit(X, y).explain()
+        result = vw.PrivateForestClassifier(schema, epsilon=2.0, random_state=0).fit(X, y).explain()
     names = schema.feature_names
-    assert set(told.interactions[0].columns) == {names[0], names[1]}
-    assert told.interactions[0].strength > 2 * told.interactions[0].noise
+    assert set(result.interactions[0].columns) == {names[0], names[1]}
+    assert result.interactions[0].strength > 2 * result.interactions[0].noise
     table, numbers = table_of("regression", 20_000)
     with seeded_for_tests(1):
         main = {one.column: one for one in forest_of("regression", epsilon=2.0).fit(table, numbers).explain().main}
@@ -239,8 +239,8 @@ def test_the_mean_of_few_rows_is_no_further_off_than_the_middle() -> None:
     def off(mean: float) -> float:
         with seeded_for_tests(3):
             forests = [vw.PrivateForestRegressor(schema, epsilon=0.1, random_state=seed) for seed in range(60)]
-            told = [float(forest.fit(X, np.full(50, mean)).predict(X[:1])[0]) for forest in forests]
-        return float(np.sqrt(np.mean((np.array(told) - mean) ** 2)))
+            lines = [float(forest.fit(X, np.full(50, mean)).predict(X[:1])[0]) for forest in forests]
+        return float(np.sqrt(np.mean((np.array(lines) - mean) ** 2)))
 
     assert off(-0.6) < 0.5
     assert off(0.1) < 0.2

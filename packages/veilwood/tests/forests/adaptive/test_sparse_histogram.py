@@ -61,11 +61,11 @@ def n_cells(axes: tuple[Axis, ...]) -> int:
 @pytest.mark.parametrize("seed", range(12))
 def test_groups_fit_and_no_column_comes_twice(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    asked = columns(*rng.permutation([0, 0, *rng.integers(2, 40, 5).tolist()]).tolist())
+    queried = columns(*rng.permutation([0, 0, *rng.integers(2, 40, 5).tolist()]).tolist())
     variance = float(rng.choice([0.0, 2.0, 800.0]))
-    tables = [rng.normal(rng.integers(0, 300, (column.n_bins, 3)), variance**0.5) for column in asked]
+    tables = [rng.normal(rng.integers(0, 300, (column.n_bins, 3)), variance**0.5) for column in queried]
     most = int(rng.integers(1, 10**6))
-    axes = choose_axes(asked, tables, variance, most)
+    axes = choose_axes(queried, tables, variance, most)
     assert n_cells(axes) <= most
     assert len({axis.feature for axis in axes}) == len(axes)
     for axis in axes:
@@ -74,44 +74,44 @@ def test_groups_fit_and_no_column_comes_twice(seed: int) -> None:
 
 
 def test_nothing_is_chosen_where_one_cell_is_all_there_can_be() -> None:
-    asked = columns(0, 4)
-    assert choose_axes(asked, [strong(column) for column in asked], 1.0, 1) == ()
+    queried = columns(0, 4)
+    assert choose_axes(queried, [strong(column) for column in queried], 1.0, 1) == ()
 
 
 def test_strong_columns_get_the_finer_groups() -> None:
-    asked = columns(0, 0, 0, 16, 16)
+    queried = columns(0, 0, 0, 16, 16)
     tables = [
-        strong(asked[0]),
-        counted(asked[1], 0.5),
-        counted(asked[2], 0.5),
-        strong(asked[3]),
-        counted(asked[4], 0.5),
+        strong(queried[0]),
+        counted(queried[1], 0.5),
+        counted(queried[2], 0.5),
+        strong(queried[3]),
+        counted(queried[4], 0.5),
     ]
-    sizes = {axis.feature: axis.size for axis in choose_axes(asked, tables, 1.0, 4096)}
+    sizes = {axis.feature: axis.size for axis in choose_axes(queried, tables, 1.0, 4096)}
     assert sizes[0] > max(sizes.get(1, 1), sizes.get(2, 1))
     assert sizes[3] > sizes.get(4, 1)
 
 
 def test_more_cells_give_finer_groups_up_to_a_limit() -> None:
-    (number,) = asked = columns(2, 0)[1:]
-    sizes = [n_cells(choose_axes(asked, [strong(number)], 1.0, most)) for most in (2, 16, 10**9)]
+    (number,) = queried = columns(2, 0)[1:]
+    sizes = [n_cells(choose_axes(queried, [strong(number)], 1.0, most)) for most in (2, 16, 10**9)]
     assert sizes[0] == 2
     assert sizes[0] < sizes[1] < sizes[2] <= MAX_BINS
 
 
 def test_similar_categories_share_a_group() -> None:
-    (ward,) = asked = columns(6)
-    (axis,) = choose_axes(asked, [counted(ward, [0.9, 0.1, 0.9, 0.1, 0.9, 0.1])], 1.0, 2)
+    (ward,) = queried = columns(6)
+    (axis,) = choose_axes(queried, [counted(ward, [0.9, 0.1, 0.9, 0.1, 0.9, 0.1])], 1.0, 2)
     assert len(set(axis.groups[[0, 2, 4]].tolist())) == len(set(axis.groups[[1, 3, 5]].tolist())) == 1
     assert axis.size == 2
 
 
 def test_noise_alone_does_not_make_a_column_strong() -> None:
     """Mutant in mind: a strength from which the variance of the noise is not taken away."""
-    asked = columns(0, 200)
+    queried = columns(0, 200)
     rng = np.random.default_rng(0)
-    noisy = [strong(asked[0]), counted(asked[1], 0.5) + rng.normal(0, 30.0, (200, 2))]
-    sizes = {axis.feature: axis.size for axis in choose_axes(asked, noisy, 900.0, 64)}
+    noisy = [strong(queried[0]), counted(queried[1], 0.5) + rng.normal(0, 30.0, (200, 2))]
+    sizes = {axis.feature: axis.size for axis in choose_axes(queried, noisy, 900.0, 64)}
     assert sizes[0] > sizes.get(1, 1)
 
 
@@ -133,8 +133,8 @@ def test_written_trees_say_what_fitted_ones_do(kind: TreeKind) -> None:
     codes = np.zeros((400, len(COLUMNS)), np.uint16)
     for number, axis in enumerate(AXES):
         codes[:, axis.feature] = axis.first_codes[cells.groups[:, number]]
-    told = np.mean([tree.predict_proba(cells.groups) for tree in trees], axis=0)
-    np.testing.assert_allclose(predict_probabilities(_to_fitted_forest(trees, AXES), codes), (5 * told + 1 / 3) / 6)
+    values = np.mean([tree.predict_proba(cells.groups) for tree in trees], axis=0)
+    np.testing.assert_allclose(predict_probabilities(_to_fitted_forest(trees, AXES), codes), (5 * values + 1 / 3) / 6)
 
 
 def test_cells_without_rows_say_nothing() -> None:

@@ -338,8 +338,8 @@ def tables_of(n_classes: int, n_tables: int, weight: float) -> tuple[Floats, lis
     tables = []
     for _ in range(n_tables):
         counts = shares * rng.dirichlet(np.full(4, 3.0), n_classes).T
-        said = weight * np.log(counts / counts.sum(axis=1, keepdims=True) / shares)
-        tables.append(ShrunkenTable(counts, said[:, 1:] - said[:, :1] if n_classes == 2 else said))
+        values = weight * np.log(counts / counts.sum(axis=1, keepdims=True) / shares)
+        tables.append(ShrunkenTable(counts, values[:, 1:] - values[:, :1] if n_classes == 2 else values))
     return (logs[1:] - logs[:1] if n_classes == 2 else logs), tables
 
 
@@ -353,9 +353,9 @@ def gain_of(start: Floats, tables: list[ShrunkenTable], n_rows: int) -> float:
         by_class = table.counts / table.counts.sum(axis=0)
         cell = np.array([rng.choice(len(by_class), p=by_class[:, one]) for one in target])
         scores += table.scores[cell]
-    told = np.column_stack([np.zeros(n_rows), scores]) if len(start) == 1 else scores
+    values = np.column_stack([np.zeros(n_rows), scores]) if len(start) == 1 else scores
     predicted = scores_to_probabilities(start + scores)
-    gains = told[np.arange(n_rows), target] - (predicted * told).sum(axis=1)
+    gains = values[np.arange(n_rows), target] - (predicted * values).sum(axis=1)
     return float(np.clip(gains, -MAX_GAIN / SCORE_UNITS, MAX_GAIN / SCORE_UNITS).sum())
 
 
@@ -393,8 +393,8 @@ def rows_of(independent: bool, n_rows: int) -> tuple[vw.Schema, pd.DataFrame, pd
     """Twelve columns: each tells a little, or all of them tell the same."""
     rng = np.random.default_rng(3)
     target = rng.random(n_rows) < 0.3
-    told = target[:, None] ^ (rng.random((n_rows, 12 if independent else 1)) < 0.35)
-    cells = np.broadcast_to(told, (n_rows, 12))
+    result = target[:, None] ^ (rng.random((n_rows, 12 if independent else 1)) < 0.35)
+    cells = np.broadcast_to(result, (n_rows, 12))
     columns = [{"name": f"c{j}", "kind": "categorical", "values": ["no", "yes"]} for j in range(12)]
     schema = vw.Schema.from_dict({
         "name": "told", "task": "classification", "target": "y",

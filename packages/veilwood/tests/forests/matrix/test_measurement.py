@@ -24,6 +24,7 @@ from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian
+from veilwood_testing.errors import rejects
 from veilwood_testing.matrix_forests import NOISES, leaves_of, sample_mixtures
 
 
@@ -44,8 +45,8 @@ def never_worse(seed: int, trees: int) -> None:
             assert sum(shares) == 1
             n_leaves = sum(path.n_queries for path in chosen)
             error = sum(ensemble_errors(chosen, shares, noise, budget, 2)) / n_leaves
-            told = alternative_errors(chosen, shares, noise, budget, 2)
-            assert all(error <= cost * 1.001 for cost in told.values())  # told to four digits
+            result = alternative_errors(chosen, shares, noise, budget, 2)
+            assert all(error <= cost * 1.001 for cost in result.values())  # told to four digits
             count = sum(int(path.tree_of_leaf[-1]) + 1 for path in chosen)
             equal = noise_variance(noise, count / budget if noise == "laplace" else count / (2 * budget))
             assert error <= equal * (1 + 1e-9)
@@ -83,7 +84,7 @@ def test_a_choice_is_read_back_and_a_forged_one_refused() -> None:
         [[1, []], [2, [0, 1, 2, 3]]], [[1.5, [0, 1, 2, 3]]], [], "trees", [[1, "all"]],
     ]  # fmt: skip
     for trees in forged:
-        with pytest.raises(PlanError, match="plan's strategy"):
+        with rejects(PlanError, raised_in="strategy_from_json"):
             strategy_from_json(workload, {"marginals": [], "trees": trees})
-    with pytest.raises(MechanismError, match="from_forest"):
+    with rejects(MechanismError, raised_in="Mixture.__init__"):
         Mixture(PathWorkload.from_leaves((3,), [[0]] * 3, [[0], [1], [2]]), {1: (0,)}, {})

@@ -272,12 +272,12 @@ def test_a_size_that_rows_decide_is_searched_once(folder: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("error", ["NaN", "-1.0", "1e400", '"1"', "null"])
 def test_what_is_no_error_is_compared_again(error: str, folder: Path) -> None:
-    asked = {**SIZED, "n_rows": 625}
-    first = forest(**asked).plan()
+    request = {**SIZED, "n_rows": 625}
+    first = forest(**request).plan()
     for file in folder.iterdir():
         if "error" in json.loads(file.read_text()):
             file.write_text(f'{{"leaves": 4, "error": {error}}}')
-    assert forest(**asked).plan() == first
+    assert forest(**request).plan() == first
 
 
 def test_nothing_is_kept_of_what_was_read_off_the_data(folder: Path) -> None:
@@ -341,10 +341,10 @@ def test_a_strategy_whose_sensitivity_would_wrap_around_is_no_strategy(
     """One row moves it by 2**64 and more, which int64 counts as 1: exact counts came out of a fit at epsilon 1."""
     columns = [column for column in SCHEMA.to_dict()["columns"] if column["name"] in ("left_weight", "class")]
     schema = vw.Schema.from_dict({**SCHEMA.to_dict(), "columns": columns})
-    asked: dict[str, Any] = {"delta": delta, "schema": schema, "n_estimators": 1, "max_depth": 1}
+    request: dict[str, Any] = {"delta": delta, "schema": schema, "n_estimators": 1, "max_depth": 1}
 
     def one_column() -> vw.MatrixForestClassifier:
-        return vw.MatrixForestClassifier(epsilon=1, random_state=3, **asked)
+        return vw.MatrixForestClassifier(epsilon=1, random_state=3, **request)
 
     first = one_column().plan()
     files = list(folder.iterdir())

@@ -19,6 +19,7 @@ import veilwood_audit as audit
 from veilwood.arrays import Ints
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
+from veilwood.errors import MechanismError, PlanError
 from veilwood.forests import noisy_leaves as counted
 from veilwood.forests.matrix import measurement
 from veilwood.forests.matrix import training as ensembles
@@ -35,6 +36,7 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.trees.counting import leaf_totals, route_rows
 from veilwood_audit.noninterference import find_leaks
+from veilwood_testing.errors import rejects
 from veilwood_testing.matrix_forests import (
     ADJACENCIES,
     DAYS,
@@ -130,7 +132,7 @@ def test_steps_of_ensembles_share_the_budget(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(step.loss.epsilon for step in plan.steps) == 1  # type: ignore[misc]
     # Mutant: every ensemble gets all of it. The plan itself refuses.
     monkeypatch.setattr(Loss, "scaled", lambda self, share: self)
-    with pytest.raises(vw.VeilwoodError, match="more than"):
+    with rejects(PlanError, raised_in="Plan._check_steps"):
         training_cost(monkeypatch, **TRAINING["optimized, two ensembles"])
 
 
@@ -202,7 +204,7 @@ def test_a_strategy_that_cannot_answer_is_refused_and_its_formula_caught() -> No
     """W = I and A = [1 1]: in W D + W A^+ noise the difference of the two answers has no noise at all."""
     paths = PathWorkload.from_leaves((2, 1), [[0], [0]], [[0], [1]])
     total = Marginals(paths, {(): 1})
-    with pytest.raises(vw.VeilwoodError, match="cannot answer"):
+    with rejects(MechanismError, raised_in="Strategy._check_answerable"):
         total.reconstruct([np.zeros((1,))], paths)
 
     def differs(answers: Any) -> Any:
@@ -274,7 +276,7 @@ def test_a_wide_table_gets_ensembles_over_parts_of_its_features() -> None:
     assert single.choices["alternatives"]["equal shares"] == pytest.approx(baseline.expected_leaf_mse, rel=1e-3)
     assert min(single.choices["alternatives"].values()) == pytest.approx(single.expected_leaf_mse, rel=1e-3)
     assert "Alternatives: expected squared error of a leaf" in str(chosen)
-    assert "Divisions: about the same, as a multiple of what was chosen" in str(chosen)
+    assert "Divisions: expected error relative to the chosen one" in str(chosen)
     narrow = vw.MatrixForestClassifier(vw.datasets.car().schema, n_estimators=64, max_depth=2, random_state=0).plan()
     assert narrow.notes["ensembles"] == 1
     assert "divisions" not in narrow.notes
@@ -320,7 +322,7 @@ def test_the_budget_is_charged_once_and_refused_when_spent(car: Any) -> None:
     with pytest.raises(vw.BudgetExceededError):
         forest_on(car, ledger=ledger).fit(car.X, car.y)
     assert ledger.spent.epsilon == 1
-    with pytest.raises(vw.OutOfSchemaError, match="safety"):
+    with rejects(vw.OutOfSchemaError, column="safety", problems=(("safety", "unknown category"),)):
         forest_on(car, epsilon=0.5, ledger=ledger).fit(car.X.assign(safety="superb"), car.y)
     assert ledger.spent.epsilon == 1
 
@@ -355,8 +357,8 @@ def test_a_fitted_forest_holds_nothing_private(car: Any, parameters: dict[str, A
     }
     forest.predict(car.X[:10])
     model_file.save(forest, tmp_path / "model")
-    shown = [forest, repr(forest), forest.plan_.to_json(), forest.privacy_.to_json(), pickle.dumps(forest)]
-    for thing in (*shown, (tmp_path / "model").read_bytes()):
+    visible = [forest, repr(forest), forest.plan_.to_json(), forest.privacy_.to_json(), pickle.dumps(forest)]
+    for thing in (*visible, (tmp_path / "model").read_bytes()):
         assert find_leaks(thing, secrets) == []
     # Mutant: the exact counts stay in the object.
     forest.report_ = lambda: counts
@@ -502,12 +504,12 @@ def test_numeric_columns_are_cut_in_public_and_missing_values_are_a_value() -> N
     [
         (categorical_schema((500,) * 5, 2), {"n_estimators": 128, "max_depth": 3}, r"widest: 500, 500, 500.*max_depth"),
         (categorical_schema((3000, 3000), 2), {"max_depth": 2, "n_estimators": 20}, r"180,000,000 leaves"),
-        (categorical_schema((3, 2), 2), {"max_depth": 3}, r"max_depth=3 exceeds the 2 features"),
-        (categorical_schema((3, 2), 2), {"max_features": 1, "max_depth": 2}, r"max_depth=2 exceeds the 1 features"),
+        (categorical_schema((3, 2), 2), {"max_depth": 3}, r"^max_depth=3 "),
+        (categorical_schema((3, 2), 2), {"max_features": 1, "max_depth": 2}, r"^max_depth=2 "),
         (categorical_schema((3, 2), 2), {"max_features": 3}, r"max_features=3"),
         (categorical_schema((3, 2), 2), {"n_ensembles": 0}, r"n_ensembles=0"),
-        (categorical_schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": 2}, r"n_estimators=2 is less than one tree"),
-        (categorical_schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": [2, 2]}, r"one entry per ensemble, 3"),
+        (categorical_schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": 2}, r"^n_estimators=2 "),
+        (categorical_schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": [2, 2]}, r"^n_estimators="),
         (categorical_schema((3, 2), 2), {"n_estimators": [0], "max_depth": 1}, r"n_estimators"),
         (categorical_schema((3, 2), 2), {"max_depth": 1, "trees": "disjoint"}, r"mechanism='laplace'"),
         (categorical_schema((3, 2), 2), {"mechanism": "magic"}, r"mechanism='magic'"),
@@ -515,12 +517,12 @@ def test_numeric_columns_are_cut_in_public_and_missing_values_are_a_value() -> N
         (
             categorical_schema((3, 2), 2),
             {"feature_subsets": "disjoint", "max_features": 1},
-            r"max_features=1 cannot be combined with disjoint",
+            r"^max_features=1 ",
         ),
         (
             categorical_schema((3, 2), 2),
             {"feature_subsets": "disjoint", "n_ensembles": 3},
-            r"n_ensembles=3 exceeds the 2",
+            r"^n_ensembles=3 ",
         ),
         (categorical_schema((3, 2), 2), {"branching": "fractal"}, r"branching='fractal'"),
         (categorical_schema((3, 2), 2), {"voting": "loud"}, r"voting='loud'"),

@@ -14,9 +14,8 @@ from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Codes, Floats, Int32s, Ints
+from veilwood.arrays import Codes, Floats, Int32s, Ints, NDArray
 from veilwood.data.columns import TRANSFORMS, Column
 from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.data.encoding import GRID_BINS, Encoding
@@ -127,10 +126,10 @@ class BinnedColumn:
 
     def ungrouped_axis(self) -> Axis:
         """Return the axis with one group per bin."""
-        return self._ungrouped
+        return self._ungrouped_axis
 
     @cached_property
-    def _ungrouped(self) -> Axis:
+    def _ungrouped_axis(self) -> Axis:
         groups = np.arange(self.n_bins, dtype=np.uint16)
         return Axis(self.feature, groups, self.ordered, self.n_bins, self.starts)
 
@@ -140,13 +139,13 @@ class BinnedColumn:
         ``shift`` moves the bounds of groups, as a fraction of a group.
         """
         if not self.ordered:
-            return self._ungrouped
+            return self._ungrouped_axis
         return self._make_axis(self._split_by_mass(mass, n_groups, shift))
 
     def default_groups(self, n_groups: int) -> Axis:
         """Return about ``n_groups`` groups of numbers with equal prior mass, split further at the octaves of scale."""
         if not self.ordered:
-            return self._ungrouped
+            return self._ungrouped_axis
         return self._make_axis(self._split_by_mass(self.prior, n_groups) + self.scale_groups)
 
     def _split_by_mass(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Ints:

@@ -13,10 +13,9 @@ from math import prod
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import chi2, qmc
 
-from veilwood.arrays import Floats, Int32s, Ints
+from veilwood.arrays import AnyArray, Floats, Int32s, Ints
 from veilwood.charts import draw_category_bars, draw_steps, html_card
 from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.data.encoding import Encoding
@@ -81,7 +80,7 @@ class TableScores(NamedTuple):
     """A table, the scores added in its cells (integers in ``loop``), and the measurement that they follow from."""
 
     table: ContingencyTable
-    values: NDArray[Any]
+    values: AnyArray
     measurement: StepMeasurement
 
 

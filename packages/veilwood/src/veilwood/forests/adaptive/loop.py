@@ -387,7 +387,7 @@ NOISE_FACTOR: Final = 0.8  # expected absolute noise on a sum, in scales of the 
 
 
 def _gradient_variance(fit: Fit, state: State) -> float:
-    """Variance of the gradient of a row: of classes under the initial scores, of residuals as last measured."""
+    """Variance of one row's gradient. Classification: under the initial scores. Regression: as last measured."""
     return float((state.frequencies * (1 - state.frequencies)).mean()) if fit.n_classes else state.residual_variance
 
 

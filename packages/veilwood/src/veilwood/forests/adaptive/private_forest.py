@@ -13,26 +13,16 @@ from functools import cached_property
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood.arrays import Codes, Floats
+from veilwood.arrays import AnyArray, Codes, Floats
 from veilwood.data.batches import Source
 from veilwood.data.counts import ALL_ROWS, ContingencyTable, RowBackend, RowsByCell
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, PlanError
+from veilwood.estimators import method
 from veilwood.estimators.base import BaseForest, Classifier, Regressor
-from veilwood.estimators.method import (
-    Arrays,
-    Decisions,
-    Design,
-    FitRequest,
-    ForestModel,
-    Method,
-    Parameters,
-    check_n_rows,
-)
 from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests.adaptive import effects as effects_module
 from veilwood.forests.adaptive import loop, plan_checks, row_backend, steps
@@ -60,23 +50,23 @@ NO_MEASUREMENTS: Final = "initial estimate only"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PrivateForestParameters(Parameters):
+class PrivateForestParameters(method.Parameters):
     """Parameters of PrivateForest."""
 
     n_rows: int | None = parameter(None, role=Role.STRUCTURE)
 
 
 @dataclass(frozen=True)
-class PrivateForestDesign(Design):
+class PrivateForestDesign(method.Design):
     """Design of a fit: binned columns, the plan with its loss, and the number of rows it is planned for."""
 
-    request: FitRequest
+    request: method.FitRequest
     columns: tuple[BinnedColumn, ...]
     n_rows: int | None
 
 
 @dataclass(frozen=True, eq=False)
-class PrivateForestModel(ForestModel):
+class PrivateForestModel(method.ForestModel):
     """Additive scores of columns, pairs and triples: log-odds, or a fraction of the target's range."""
 
     start: Floats
@@ -128,7 +118,7 @@ class PrivateForestModel(ForestModel):
         strength = {main.column: main.strength**2 for main in self.explain().main}
         return np.array([strength.get(name, 0.0) for name in self.encoding.schema.feature_names])
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, AnyArray]:
         """Return the arrays of a model file: forest, leaf values, start and effects."""
         arrays = {"leaf_values": self.leaf_values, "start": self.start}
         effects = {**self.effects.forest.to_arrays(), "values": self.effects.values, "errors": self.effects.errors}
@@ -141,7 +131,7 @@ class PrivateForestModel(ForestModel):
         return {**self.forest.to_arrays(), **arrays}
 
 
-class PrivateForest(Method[PrivateForestParameters]):
+class PrivateForest(method.Method[PrivateForestParameters]):
     """Method of PrivateForest, for classification and regression."""
 
     multi_pass: ClassVar[bool] = True
@@ -154,15 +144,15 @@ class PrivateForest(Method[PrivateForestParameters]):
 
     def check_parameters(self) -> None:
         """Raise ParameterError if ``n_rows`` is not a valid number of rows."""
-        check_n_rows(self.parameters.n_rows)
+        method.check_n_rows(self.parameters.n_rows)
 
-    def make_design(self, request: FitRequest) -> PrivateForestDesign:
+    def make_design(self, request: method.FitRequest) -> PrivateForestDesign:
         """Plan the first step; later steps are planned from released values, and the notes describe them."""
         given = self.parameters.n_rows
         return self._design_for_rows(request, None if given is None else int(given), declared=True)
 
     def _design_for_rows(
-        self, request: FitRequest, n_rows: int | None, *, declared: bool, loss: Loss | None = None
+        self, request: method.FitRequest, n_rows: int | None, *, declared: bool, loss: Loss | None = None
     ) -> PrivateForestDesign:
         encoding, n_classes = Encoding(request.schema, "grid"), len(request.schema.classes)
         columns = bin_columns(encoding)
@@ -186,7 +176,7 @@ class PrivateForest(Method[PrivateForestParameters]):
             Layout(rows_planned=n_rows, rows_known=None if n_rows is None else "declared" if declared else "counted"),
             0.0,
             loss=loss,
-            choices=Decisions(method="adaptive").to_choices(),
+            choices=method.Decisions(method="adaptive").to_choices(),
             notes=notes,
             expected=skills,
         )
@@ -249,7 +239,7 @@ class PrivateForest(Method[PrivateForestParameters]):
             design.encoding, forest, values, start, tuple(scores), released.cell_forest, released.cell_weight
         )
 
-    def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> PrivateForestModel:
+    def restore_model(self, schema: Schema, plan: Plan, arrays: method.Arrays) -> PrivateForestModel:
         """Rebuild a model from the arrays of a file; raise ModelFileError if they do not fit the plan."""
         encoding = Encoding(schema, "grid")
         forest = Forest.from_arrays(dict(arrays), encoding.n_codes)
@@ -273,7 +263,7 @@ class PrivateForest(Method[PrivateForestParameters]):
             raise ModelFileError("the model uses a sparse histogram that no step of its plan released.")
         return PrivateForestModel(encoding, forest, values, start, effects, _read_cell_forest(arrays, encoding), weight)
 
-    def replan_request(self, request: FitRequest, plan: Plan) -> Plan:
+    def replan_request(self, request: method.FitRequest, plan: Plan) -> Plan:
         """Recompute every step from its kind, shape and loss, which determine sensitivity and noise.
 
         Decisions that follow from released values are taken from the plan if its steps can have led to them.
@@ -317,13 +307,13 @@ def _open_backend(columns: Sequence[BinnedColumn], source: Source, n_classes: in
     return backend or row_backend.MemoryBackend(columns, source, width, n_jobs)
 
 
-def _rows_are_public(request: FitRequest) -> bool:
+def _rows_are_public(request: method.FitRequest) -> bool:
     """Return True if all neighbouring tables have the same number of rows: rows are replaced and none is dropped."""
     replaced = request.neighbours.adjacency == "replace-one" and isinstance(request.neighbours.unit, RowsUnit)
     return replaced and request.parameters.get("invalid") != "drop"
 
 
-def _describe_expected_skill(request: FitRequest, n_rows: int) -> str | None:
+def _describe_expected_skill(request: method.FitRequest, n_rows: int) -> str | None:
     """Return the quality of predictions on benchmark tables of this size, or None for a fit without noise."""
     if request.loss.epsilon is None:
         return None
@@ -332,7 +322,7 @@ def _describe_expected_skill(request: FitRequest, n_rows: int) -> str | None:
     return str(estimate_skill(request.schema.task, n_rows, len(request.schema.features), row_epsilon))
 
 
-def _read_cell_forest(arrays: Arrays, encoding: Encoding) -> FittedForest:
+def _read_cell_forest(arrays: method.Arrays, encoding: Encoding) -> FittedForest:
     """Rebuild the forest of the sparse histogram; its leaves hold class frequencies."""
     own = {name.removeprefix("cells_"): array for name, array in arrays.items() if name.startswith("cells_")}
     forest, n_classes = Forest.from_arrays(own, encoding.n_codes), len(encoding.schema.classes)
@@ -345,7 +335,7 @@ def _read_cell_forest(arrays: Arrays, encoding: Encoding) -> FittedForest:
     return grown
 
 
-def _read_effects(arrays: Arrays, encoding: Encoding, width: int) -> EffectForest:
+def _read_effects(arrays: method.Arrays, encoding: Encoding, width: int) -> EffectForest:
     """Rebuild the effects: one tree per column, and for some pairs."""
     own = {name.removeprefix("effects_"): array for name, array in arrays.items() if name.startswith("effects_")}
     forest = Forest.from_arrays(own, encoding.n_codes)
@@ -357,7 +347,7 @@ def _read_effects(arrays: Arrays, encoding: Encoding, width: int) -> EffectFores
     return EffectForest(forest, values, errors)
 
 
-def _read_numbers(arrays: Arrays, name: str, shape: tuple[int, ...]) -> Floats:
+def _read_numbers(arrays: method.Arrays, name: str, shape: tuple[int, ...]) -> Floats:
     found = arrays.get(name)
     if found is None or found.dtype != np.float64 or found.shape != shape or not np.isfinite(found).all():
         raise ModelFileError(f"{name} of the model is missing, or not as many numbers as there are leaves.")

@@ -208,7 +208,7 @@ def _solve_independent(seen: Floats, weight: Floats) -> tuple[Floats, Floats]:
 
 @cache
 def _effect_covariances(shape: tuple[tuple[int, bool], ...]) -> Floats:
-    """Return covariances of the cells of a table, each of mean variance 1: of the mean, of columns, of interactions.
+    """Return the covariances of a table's cells for mean, columns and interactions, each of mean variance 1.
 
     Interactions of ``MAX_ORDER`` columns and more are one part, as every part multiplies the grid.
     """

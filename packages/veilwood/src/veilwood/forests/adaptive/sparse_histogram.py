@@ -17,10 +17,9 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Ints, run_on_threads
+from veilwood.arrays import HAVE_NUMBA, AnyArray, Codes, Floats, Ints, NDArray, run_on_threads
 from veilwood.data.counts import Axis, ClassesByCell, ContingencyTable, RowBackend
 from veilwood.forests.adaptive.contingency import BinnedColumn, posterior_counts
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, SCORE_UNITS, ScoredRows, scores_to_probabilities
@@ -138,8 +137,8 @@ def choose_axes(
                for column, table, mass in zip(columns, tables, masses, strict=True)]  # fmt: skip
     spread = [[_mass_diversity(axis, mass) for axis in axes] for axes, mass in zip(options, masses, strict=True)]
     strengths = np.array([
-        _column_strength(column, table, mass, variance) / max(shown[-1], MIN_DIVERSITY) if shown else 0.0
-        for column, table, mass, shown in zip(columns, tables, masses, spread, strict=True)
+        _column_strength(column, table, mass, variance) / max(diversity[-1], MIN_DIVERSITY) if diversity else 0.0
+        for column, table, mass, diversity in zip(columns, tables, masses, spread, strict=True)
     ])  # fmt: skip
     strongest = np.sort(strengths)[-STRONGEST:].mean()
     strengths += MIN_RELATIVE_STRENGTH * strongest if strongest > 0 else 1.0
@@ -155,10 +154,10 @@ def _refine_axes(
     while True:
         best, best_gain = None, 0.0
         for j, axes in enumerate(options):
-            size, shown = (axes[at[j]].size, spread[j][at[j]]) if at[j] >= 0 else (1, 0.0)
+            size, diversity = (axes[at[j]].size, spread[j][at[j]]) if at[j] >= 0 else (1, 0.0)
             for i in range(at[j] + 1, min(at[j] + 3, len(axes))):
                 finer = cells // size * axes[i].size
-                gain = strengths[j] * (spread[j][i] - shown) / log2(axes[i].size / size)
+                gain = strengths[j] * (spread[j][i] - diversity) / log2(axes[i].size / size)
                 if finer <= max_cells and gain > best_gain:
                     best, best_gain = (j, i, finer), gain
         if best is None:
@@ -253,15 +252,15 @@ class TreeKind(NamedTuple):
 class FittedTree(NamedTuple):
     """Tree in the layout of scikit-learn: values up to the threshold go left; leaves have no children."""
 
-    feature: NDArray[Any]
+    feature: AnyArray
     threshold: Floats
-    left: NDArray[Any]
-    right: NDArray[Any]
+    left: AnyArray
+    right: AnyArray
     probabilities: Floats
 
     @classmethod
     def fit_sample(
-        cls, kind: TreeKind, X: Groups, y: NDArray[Any], n_classes: int, seed: int, max_rows: int, *, fast: bool
+        cls, kind: TreeKind, X: Groups, y: AnyArray, n_classes: int, seed: int, max_rows: int, *, fast: bool
     ) -> FittedTree:
         """Fit a tree to a bootstrap sample; with random thresholds and few rows, to all of them."""
         times = np.ones(len(y), np.int64)

@@ -14,20 +14,13 @@ from typing import Final, NamedTuple
 
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, SCORE_UNITS, gradient_norms, n_outputs
+from veilwood.privacy import steps
 from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableStepName
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Plan
-from veilwood.privacy.steps import (
-    Step,
-    StepKind,
-    counting_step,
-    joint_step,
-    selection_step,
-    sparse_step,
-)
 
 
-class AdaptiveStep(StepKind):
+class AdaptiveStep(steps.StepKind):
     """Kinds of steps; a value is the name for people, with places for rounds, columns and tables."""
 
     CLASS_COUNTS = "class counts"
@@ -52,7 +45,7 @@ class AdaptiveStep(StepKind):
     CELL_WEIGHT = "weight of fine cells"
 
     @classmethod
-    def of(cls, step: Step) -> AdaptiveStep:
+    def kind_of(cls, step: steps.Step) -> AdaptiveStep:
         """Return the kind of a step; raise ValueError if it is none of this method."""
         for kind in cls:
             if kind.key == step.kind:
@@ -60,7 +53,7 @@ class AdaptiveStep(StepKind):
         raise ValueError("no step of this method is of that kind")
 
     @property
-    def short(self) -> str:
+    def short_name(self) -> str:
         """The name without the round or the tables that it belongs to."""
         return str(self.value).rpartition(": ")[2].removesuffix(" {}")
 
@@ -82,7 +75,7 @@ class RowFacts(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How far one row moves the numbers of a step: norms of what it adds, or the range by which it moves scores."""
+    """Sensitivity of a step: norms of what one row adds, or the range by which it moves scores."""
 
     l1: int = 1
     squared_l2: int = 1
@@ -121,7 +114,7 @@ def row_reach(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) -> Re
 
 def plan_sums(
     budget: AdaptiveBudget, kind: AdaptiveStep, shape: tuple[int, ...], fraction: float, facts: RowFacts, *at: int
-) -> Step:
+) -> steps.Step:
     """Spend a fraction of the budget on noisy sums."""
     reach = row_reach(kind, shape, facts)
     return budget.plan_counts(
@@ -131,33 +124,33 @@ def plan_sums(
 
 def plan_choice(
     budget: AdaptiveBudget, kind: AdaptiveStep, n_candidates: int, fraction: float, facts: RowFacts, *at: int
-) -> Step:
+) -> steps.Step:
     """Spend a fraction of the budget on the selection of one candidate."""
     reach = row_reach(kind, (1, n_candidates), facts)
     assert reach.score_range is not None
     return budget.plan_selection(kind.at(*at), n_candidates, fraction, score_range=reach.score_range)
 
 
-def plan_cells(budget: AdaptiveBudget, false_positives: float, min_cells: int, fraction: float) -> Step:
+def plan_cells(budget: AdaptiveBudget, false_positives: float, min_cells: int, fraction: float) -> steps.Step:
     """Spend a fraction of the budget on a sparse histogram; a row is in one of its cells."""
     return budget.plan_sparse(AdaptiveStep.SPARSE_CELLS.at(), false_positives, min_cells, fraction, l1=1)
 
 
-def replan_step(step: Step, facts: RowFacts, neighbours: Neighbours) -> Step:
+def replan_step(step: steps.Step, facts: RowFacts, neighbours: Neighbours) -> steps.Step:
     """Plan a step of the same kind, numbers, shape and loss; raise ValueError if this method plans none like it."""
-    kind = AdaptiveStep.of(step)
+    kind = AdaptiveStep.kind_of(step)
     name = kind.at(*step.at)
     _check_shape(kind, step.shape, facts)
     if kind in (AdaptiveStep.JOINT_TABLES, AdaptiveStep.JOINT_HISTOGRAMS):
         outputs = facts.n_classes if kind is AdaptiveStep.JOINT_TABLES else 1
-        return joint_step(name, step.table_cells, outputs, step.loss, neighbours)
+        return steps.joint_step(name, step.table_cells, outputs, step.loss, neighbours)
     reach = row_reach(kind, step.shape, facts)
     if kind is AdaptiveStep.SPARSE_CELLS:
-        return replace(sparse_step(name, 1, step.loss, neighbours, l1=reach.l1), shape=step.shape)
+        return replace(steps.sparse_step(name, 1, step.loss, neighbours, l1=reach.l1), shape=step.shape)
     if reach.score_range is not None:
         by = "exponential" if step.loss.delta > 0 else "flip"
-        return selection_step(name, step.shape, step.loss, neighbours, score_range=reach.score_range, by=by)  # type: ignore[arg-type]
-    return counting_step(
+        return steps.selection_step(name, step.shape, step.loss, neighbours, score_range=reach.score_range, by=by)  # type: ignore[arg-type]
+    return steps.counting_step(
         name, step.shape, step.loss, neighbours, l1=reach.l1, squared_l2=reach.squared_l2, signed=reach.signed
     )
 
@@ -190,7 +183,7 @@ def _check_shape(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) ->
 # -- what the steps of a plan say together ---------------------------------------------------------------------------
 
 
-def steps_of(plan: Plan, *kinds: StepKind) -> list[Step]:
+def steps_of(plan: Plan, *kinds: steps.StepKind) -> list[steps.Step]:
     """Return the steps of some kinds, in their order."""
     keys = {kind.key for kind in kinds}
     return [step for step in plan.steps if step.kind in keys]
@@ -203,7 +196,7 @@ def only_initial_estimate(plan: Plan) -> bool:
 
 
 def describe_released(plan: Plan) -> str:
-    """Return what the steps of a plan release, in words; steps of one kind are counted."""
-    texts: Counter[str] = Counter(AdaptiveStep.of(step).short.format(*step.at) for step in plan.steps)
-    shown = (f"{text} ({times} times)" if times > 1 else text for text, times in texts.items())
-    return f"{', '.join(shown)}, with noise"
+    """Describe what the steps of a plan release; steps of one kind are counted."""
+    texts: Counter[str] = Counter(AdaptiveStep.kind_of(step).short_name.format(*step.at) for step in plan.steps)
+    described = (f"{text} ({times} times)" if times > 1 else text for text, times in texts.items())
+    return f"{', '.join(described)}, with noise"

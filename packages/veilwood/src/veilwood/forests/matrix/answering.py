@@ -14,10 +14,9 @@ from functools import partial
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood.arrays import Codes, Floats, Ints
+from veilwood.arrays import AnyArray, Codes, Floats, Ints
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
@@ -26,15 +25,8 @@ from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import FitRequest
 from veilwood.estimators.parameters import Role, SharedParameters, parameter
+from veilwood.forests.matrix import training
 from veilwood.forests.matrix.measurement import MECHANISMS, MatrixStep, Measurement, plan_measurement, row_sensitivity
-from veilwood.forests.matrix.training import (
-    BRANCHINGS,
-    FEATURE_SUBSETS,
-    VOTINGS,
-    Ensemble,
-    EnsembleParameters,
-    grow_ensembles,
-)
 from veilwood.forests.matrix.workloads import LeafVoteWorkload, VoteWorkload
 from veilwood.forests.noisy_leaves import lower_noise_design
 from veilwood.privacy.accountant import handle_of
@@ -55,7 +47,7 @@ MODES = ("batch", "subsample")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class AnsweringParameters(EnsembleParameters):
+class AnsweringParameters(training.EnsembleParameters):
     """Parameters of a predictor."""
 
     mode: str = parameter("batch", role=Role.LEARNING)
@@ -66,10 +58,10 @@ class AnsweringParameters(EnsembleParameters):
         """Raise an error if options are unknown or incompatible."""
         self._check_options(
             mode=MODES,
-            voting=VOTINGS,
+            voting=training.VOTINGS,
             mechanism=MECHANISMS,
-            branching=BRANCHINGS,
-            feature_subsets=FEATURE_SUBSETS,
+            branching=training.BRANCHINGS,
+            feature_subsets=training.FEATURE_SUBSETS,
         )
         if self.mode == "batch" and self.voting == "hard":
             raise UseError(
@@ -93,14 +85,14 @@ class QueryAnswering:
 
     parameters: AnsweringParameters
     encoding: Encoding
-    ensembles: tuple[Ensemble, ...]
+    ensembles: tuple[training.Ensemble, ...]
     forest: Forest
 
     @classmethod
     def grow_trees(cls, parameters: AnsweringParameters, schema: Schema, seed: int) -> Self:
         """Grow the trees, without data."""
         encoding = Encoding(schema, "bins")
-        return cls(parameters, encoding, *grow_ensembles(encoding, parameters, seed))
+        return cls(parameters, encoding, *training.grow_ensembles(encoding, parameters, seed))
 
     @property
     def _is_batch(self) -> bool:
@@ -313,7 +305,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         # Nothing is released, so no door opens; rejected rows are recorded in the ledger under this plan.
         step = counting_step("rows", (1,), loss, neighbours, l1=1, squared_l2=1)
         plan = self._fit_request(schema, seed).make_plan((step,), "nothing: rows are counted in memory", Layout(), 0.0)
-        exact = Release.of(plan, ledger, X, not_private=inferred or seeded).open_rows(
+        exact = Release.for_plan(plan, ledger, X, not_private=inferred or seeded).open_rows(
             lambda: answering.count_rows(
                 open_rows(X, y, answering.encoding, unit=neighbours.unit, invalid=self.invalid), self.n_jobs
             )
@@ -332,7 +324,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         """Return the plan for answering this batch. Nothing is spent."""
         return self._plan_batch(self._encode_rows(X), self._batch_loss(epsilon)).plan
 
-    def answer(self, X: Any, epsilon: float | None = None) -> NDArray[Any]:
+    def answer(self, X: Any, epsilon: float | None = None) -> AnyArray:
         """Predict the classes of a batch of public queries, and charge the ledger once.
 
         Parameters
@@ -350,7 +342,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
             votes = self._release_votes(codes, loss)
             stored = self._answers[key] = (votes.argmax(axis=1), self.privacy_, self.plan_)
         chosen, self.privacy_, self.plan_ = stored
-        labels: NDArray[Any] = self.classes_[chosen]
+        labels: AnyArray = self.classes_[chosen]
         return labels
 
     def forget_answers(self) -> None:

@@ -55,7 +55,7 @@ class _SetFamily:
         return self.sum_feature(values, 1)
 
     def sum_feature(self, values: Floats, direction: Literal[0, 1], *, fast: bool = HAVE_NUMBA) -> Floats:
-        """Add members with a feature to those without it (0), or the reverse (1), feature by feature."""
+        """For each feature, add the sets with it to those without it (``0``), or the reverse (``1``)."""
         sums = values.copy()
         if fast:
             from veilwood import kernels
@@ -83,12 +83,12 @@ def _build_family(workload: Workload, spaces: Ints, max_cells: int, power: float
     """
     shape = np.array(workload.shape, float)
 
-    def cells(masks: Ints) -> Floats:
+    def cells_of(masks: Ints) -> Floats:
         bits = masks[:, None] >> np.arange(len(shape)) & 1
         product: Floats = np.exp(bits @ np.log(shape))
         return product
 
-    largest = cells(spaces).max()
+    largest = cells_of(spaces).max()
     if largest > max_cells * (1 + 1e-9):
         raise DomainTooLargeError(
             f"a path of the forest fixes features with {largest:.0f} combinations of values; the limit is {max_cells}. "
@@ -98,7 +98,7 @@ def _build_family(workload: Workload, spaces: Ints, max_cells: int, power: float
     family = level = np.zeros(1, np.int64)
     for _ in used:
         level = np.concatenate([level[level < 1 << i] | 1 << i for i in used])  # each set once, from its last feature
-        level = level[cells(level) <= max_cells * (1 + 1e-9)]
+        level = level[cells_of(level) <= max_cells * (1 + 1e-9)]
         if not len(level) or len(family) + len(level) > _MAX_SETS:
             break
         family = np.concatenate([family, level])
@@ -107,7 +107,7 @@ def _build_family(workload: Workload, spaces: Ints, max_cells: int, power: float
         return full
     is_maximal = np.zeros(len(full.masks))
     is_maximal[np.searchsorted(full.masks, _maximal_sets(spaces))] = 1
-    costs = cells(full.masks) ** power
+    costs = cells_of(full.masks) ** power
     useful = full.over_subsets(is_maximal * costs) > costs * (1 + 1e-9)
     useful[np.searchsorted(full.masks, spaces)] = True
     # Sums over a family need all subsets of its members.
@@ -162,7 +162,7 @@ def search_marginals(
     # are sparse, like covering designs, each start finds another one, and perturbing the best helps most.
     m, order = len(g), bits.sum(axis=1)
     if noise == "gaussian":
-        best = _minimize(objective, np.zeros(m), 500)
+        best = _find_minimum(objective, np.zeros(m), 500)
         return _round_marginals(workload, spaces[g[np.searchsorted(family.masks, spaces)] > 0], family,
                                   np.sqrt(_softmax(best[1])))  # fmt: skip
     count = starts or (64 if m <= _MANY_SETS else 48 if m <= _MANY_SETS << 4 else 32)
@@ -203,7 +203,7 @@ def _marginals_objective(
     """Return the logarithm of the expected error as a function of the logits, with its gradient."""
     seen = g > 0
 
-    def objective(z: Floats) -> tuple[float, Floats]:
+    def objective_at(z: Floats) -> tuple[float, Floats]:
         t = _softmax(z)
         precision, slope = _precision_and_slope(t, noise, budget)
         lam = family.over_supersets(precision * inverse_cells)[seen]
@@ -213,7 +213,7 @@ def _marginals_objective(
         by_share = -slope * inverse_cells * family.over_subsets(pull)
         return math.log(error), t * (by_share - t @ by_share) / error
 
-    return objective
+    return objective_at
 
 
 def _minimize_two_phase(
@@ -221,16 +221,16 @@ def _minimize_two_phase(
 ) -> tuple[float, Floats]:
     """Return value and location of a local minimum under Laplace noise: over all sets, then over those that matter."""
     if len(g) <= _MANY_SETS:
-        return _minimize(objective, start, _STEPS)
-    value, z = _minimize(objective, start, _FIRST_STEPS)
+        return _find_minimum(objective, start, _STEPS)
+    value, z = _find_minimum(objective, start, _FIRST_STEPS)
     t = _softmax(z)
     left, seen = np.flatnonzero(t >= _MIN_WEIGHT * t.max()), np.flatnonzero(g > 0)
     if len(left) * len(seen) > _MAX_PAIRS:
-        return _minimize(objective, z, _STEPS - _FIRST_STEPS)
+        return _find_minimum(objective, z, _STEPS - _FIRST_STEPS)
     wanted = family.masks[seen]
     holds = ((family.masks[left][None, :] & wanted[:, None]) == wanted[:, None]) * inverse_cells[left]
     if not holds.any(axis=1).all():
-        return _minimize(objective, z, _STEPS - _FIRST_STEPS)
+        return _find_minimum(objective, z, _STEPS - _FIRST_STEPS)
 
     def restricted_objective(x: Floats) -> tuple[float, Floats]:
         shares = _softmax(x)
@@ -240,7 +240,7 @@ def _minimize_two_phase(
         by_share = -slope * ((g[seen] / lam**2) @ holds)
         return math.log(error), shares * (by_share - shares @ by_share) / error
 
-    value, x = _minimize(restricted_objective, z[left], _STEPS - _FIRST_STEPS)
+    value, x = _find_minimum(restricted_objective, z[left], _STEPS - _FIRST_STEPS)
     logits = np.full(len(g), -np.inf)
     logits[left] = x
     return value, logits
@@ -262,7 +262,7 @@ def _round_marginals(workload: Workload, spaces: Ints, family: _SetFamily, weigh
     return list(candidates.values())
 
 
-def _minimize(objective: Objective, start: Floats, steps: int) -> tuple[float, Floats]:
+def _find_minimum(objective: Objective, start: Floats, steps: int) -> tuple[float, Floats]:
     """Return value and location of a local minimum."""
     result = minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": steps})
     return float(result.fun), result.x

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from veilwood.arrays import Floats, Ints
 from veilwood.errors import PlanError
 from veilwood.forests.matrix.marginals import Mixture
 from veilwood.forests.matrix.search import SMALL_BUDGET, candidate_strategies, drawable_error, optimize
@@ -76,7 +74,7 @@ class Measurement:
             return 0.0
         return expected_error(self.workload, self.strategy, self.noise, self.budget)
 
-    def reconstruct(self, noisy: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
+    def reconstruct(self, noisy: Sequence[Ints]) -> Floats:
         """Return the answers of the workload from noisy measurements. Post-processing."""
         return self.strategy.reconstruct(noisy, self.workload, self.noise, self.budget)
 
@@ -150,7 +148,7 @@ def _table_names(strategy: Strategy, features: Sequence[str]) -> list[str]:
     """Return the names of the measured tables, for step names."""
     if not isinstance(strategy, Marginals) or not features:
         return [f"{strategy.name}, table {place}" for place in range(1, len(strategy.tables) + 1)]
-    names = [" x ".join(features[i] for i in kept) or "total" for kept in strategy.weights]
+    names = [" x ".join(features[i] for i in features_of) or "total" for features_of in strategy.weights]
     if isinstance(strategy, Mixture):
         names += [f"leaves of {_tree_names(trees, strategy.n_trees)}" for trees in strategy.trees.values()]
     return names

@@ -240,7 +240,7 @@ def _search_cached(
 def _more_candidates(
     workload: Workload, noise: NoiseName, rng: np.random.Generator, thorough: bool, max_cells: int
 ) -> list[Strategy]:
-    """Return explicit strategies for workloads on which they have won, or on request."""
+    """Return explicit strategies, for workloads on which they had the least noise, or on request."""
     candidates: list[Strategy] = []
     if isinstance(workload, PathWorkload) and not workload.single_valued and 4 * workload.n_cells <= max_cells:
         candidates += _search_products(workload, noise, rng)
@@ -350,7 +350,7 @@ def _p_identity(
     scale = float(diagonal.sum())
     p, n = start.shape
 
-    def objective(x: Floats) -> tuple[float, Floats]:
+    def objective_at(x: Floats) -> tuple[float, Floats]:
         b = x.reshape(p, n)
         s = _column_norm(b, noise)
         weighted = b * s
@@ -364,7 +364,7 @@ def _p_identity(
         return value / scale, gradient.ravel() / scale
 
     result = minimize(
-        objective,
+        objective_at,
         start.ravel(),
         jac=True,
         method="L-BFGS-B",

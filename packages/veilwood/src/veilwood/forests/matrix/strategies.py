@@ -29,12 +29,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.arrays import Bools, Floats, Ints
+from veilwood.arrays import AnyArray, ArrayLike, Bools, Floats, Ints
 from veilwood.data.batches import Batch
 from veilwood.data.counts import CellQuery, CellRule, RunCellQueries, split_by_code
 from veilwood.errors import MechanismError, OutOfSchemaError
@@ -58,9 +57,7 @@ class MarginalSource(ABC):
 class RowMarginals(MarginalSource):
     """Counts of rows in memory, without a table of the whole domain."""
 
-    def __init__(
-        self, codes: Ints, classes: Ints, n_classes: int, shape: tuple[int, ...], unmerged: NDArray[Any]
-    ) -> None:
+    def __init__(self, codes: Ints, classes: Ints, n_classes: int, shape: tuple[int, ...], unmerged: AnyArray) -> None:
         self.codes, self.classes, self.n_classes, self.shape = codes, classes, n_classes, shape
         self.unmerged = unmerged
 
@@ -319,7 +316,7 @@ class Marginals(Strategy):
         for features, weight in weights.items():
             if int(weight) != weight or weight < 1 or tuple(sorted(set(features))) != features:
                 raise MechanismError(
-                    f"weight of marginal {features} is {weight}. Hint: sorted features, integers above 0."
+                    f"weight of marginal {features} is {weight}. Hint: pass sorted features and positive integers."
                 )
         self.weights = {tuple(int(i) for i in features): int(weight) for features, weight in weights.items()}
         self.tables = tuple(tuple(self.shape[i] for i in features) for features in self.weights)
@@ -382,7 +379,7 @@ class Marginals(Strategy):
     def _estimate_answers(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
         parts = self._estimate_residuals(noisy, {int(space) for space in workload.residual_traces}, variances)
 
-        def marginal(features: tuple[int, ...]) -> Floats:
+        def marginal_of(features: tuple[int, ...]) -> Floats:
             total = np.zeros((*(self.shape[i] for i in features), noisy[0].shape[-1]))
             inside = sum(1 << i for i in features)
             for space, part in parts.items():
@@ -392,7 +389,7 @@ class Marginals(Strategy):
                     total += part.reshape(*spread, -1) / outer
             return total
 
-        return workload.answer_marginals(marginal)
+        return workload.answer_marginals(marginal_of)
 
     def _estimate_residuals(
         self, noisy: Sequence[Floats], spaces: set[int], variances: Sequence[float]
@@ -405,19 +402,19 @@ class Marginals(Strategy):
         sums: dict[int, Floats] = {}
         weights: dict[int, float] = {}
 
-        def collect(table: Floats, rest: tuple[int, ...], kept: int, weight: float) -> None:
+        def collect_sums(table: Floats, rest: tuple[int, ...], kept: int, weight: float) -> None:
             if not rest:
                 sums[kept] = sums[kept] + table if kept in sums else table
                 weights[kept] = weights.get(kept, 0.0) + weight
                 return
             axis = kept.bit_count()
-            collect(table.sum(axis=axis), rest[1:], kept, weight)
+            collect_sums(table.sum(axis=axis), rest[1:], kept, weight)
             if kept | 1 << rest[0] in spaces:  # ``spaces`` is downward closed
-                collect(table, rest[1:], kept | 1 << rest[0], weight)
+                collect_sums(table, rest[1:], kept | 1 << rest[0], weight)
 
         for features, table, variance in zip(self.weights, noisy, variances, strict=True):
             weight = 1 / (variance * math.prod(self.shape[i] for i in features))
-            collect(table * weight, features, 0, weight)
+            collect_sums(table * weight, features, 0, weight)
         parts = {}
         for space, table in sums.items():
             part = table / weights[space]
@@ -550,7 +547,7 @@ def noise_variance(noise: NoiseName, parameter: Fraction) -> float:
     return max(mechanism.variance, _MIN_VARIANCE)
 
 
-def _multiply_axis(matrix: NDArray[Any], table: NDArray[Any], axis: int) -> NDArray[Any]:
+def _multiply_axis(matrix: AnyArray, table: AnyArray, axis: int) -> AnyArray:
     """Return a table with one axis multiplied by a matrix."""
     return np.moveaxis(np.tensordot(matrix, table, axes=(1, axis)), 0, axis)
 

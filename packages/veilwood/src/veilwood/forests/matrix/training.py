@@ -17,9 +17,8 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Codes, Floats, Ints
+from veilwood.arrays import AnyArray, Codes, Floats, Ints
 from veilwood.data.batches import Batch, Count
 from veilwood.data.counts import RunCellQueries
 from veilwood.data.encoding import EncodedColumn, Encoding
@@ -29,6 +28,7 @@ from veilwood.estimators.method import FitRequest, ForestDesign, OnePassMethod, 
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests import leaves as cleaning
+from veilwood.forests import noisy_leaves
 from veilwood.forests.matrix.marginals import Mixture
 from veilwood.forests.matrix.measurement import (
     MECHANISMS,
@@ -43,16 +43,6 @@ from veilwood.forests.matrix.measurement import (
 )
 from veilwood.forests.matrix.search import COMPARISON_STARTS, SMALL_BUDGET, cached_comparison, cached_design, optimize
 from veilwood.forests.matrix.workloads import PathWorkload
-from veilwood.forests.noisy_leaves import (
-    AUTO,
-    MAX_LEAVES,
-    LeafMethod,
-    LeafModel,
-    LeafParameters,
-    Pooled,
-    majority_votes,
-    normalize_counts,
-)
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
@@ -107,11 +97,12 @@ def requested_partition(encoding: Encoding, parameters: EnsembleParameters) -> F
         problem = (
             "cannot be combined with disjoint feature subsets"
             if disjoint
-            else f"must be between 1 and the {n_features} features"
+            else f"must be between 1 and the number of features, {n_features}"
         )
-        raise ParameterError("max_features", parameters.max_features, problem)
+        hint = "omit max_features" if disjoint else "choose fewer features, or omit it to use all"
+        raise ParameterError("max_features", parameters.max_features, problem, hint)
     if disjoint and n_ensembles > n_features:
-        raise ParameterError("n_ensembles", n_ensembles, f"exceeds the {n_features} features to divide")
+        raise ParameterError("n_ensembles", n_ensembles, f"exceeds the number of features, {n_features}", "lower it")
     return FeaturePartition(int(n_ensembles), parameters.max_features, disjoint)
 
 
@@ -193,7 +184,7 @@ def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:
     """Return one number per ensemble: a list unchanged, a total number of trees divided, or a depth repeated."""
     if isinstance(value, list | tuple):
         if len(value) != n_ensembles:
-            raise ParameterError(name, value, f"must have one entry per ensemble, {n_ensembles} in all")
+            raise ParameterError(name, value, f"must have {n_ensembles} entries", "pass one per ensemble")
         for entry in value:
             check_counts(**{name: entry})
         return [int(entry) for entry in value]
@@ -201,26 +192,26 @@ def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:
     if name == "max_depth":
         return [int(value)] * n_ensembles
     if value < n_ensembles:
-        raise ParameterError(name, value, f"is less than one tree per ensemble, {n_ensembles} in all")
+        raise ParameterError(name, value, f"is less than n_ensembles={n_ensembles}", "pass at least one tree each")
     return [len(part) for part in np.array_split(np.arange(value), n_ensembles)]
 
 
 VOTINGS = ("hard", "weight")
 GrownEnsembles: TypeAlias = tuple[tuple[Ensemble, ...], Forest]
 _ALTERNATIVES = {
-    "alternatives": "expected squared error of a leaf, by what is measured,",
-    "divisions": "about the same, as a multiple of what was chosen, by the number of ensembles,",
+    "alternatives": "expected squared error of a leaf, by strategy",
+    "divisions": "expected error relative to the chosen one, by number of ensembles",
 }
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class MatrixForestParameters(EnsembleParameters, LeafParameters):
+class MatrixForestParameters(EnsembleParameters, noisy_leaves.LeafParameters):
     """Parameters of a matrix forest, which is a classifier."""
 
-    n_estimators: Any = AUTO
-    max_depth: Any = AUTO
+    n_estimators: Any = noisy_leaves.AUTO
+    max_depth: Any = noisy_leaves.AUTO
     mechanism: str = parameter("optimized", role=Role.LEARNING)
-    branching: str = AUTO
+    branching: str = noisy_leaves.AUTO
     trees: str = "shared"
     voting: str = parameter("hard", role=Role.LEARNING)
 
@@ -282,11 +273,11 @@ def _with_comparison_notes(plan: Plan, decisions: dict[str, Any]) -> Plan:
         costs = decisions.get(key)
         if isinstance(costs, dict) and all(isinstance(cost, int | float) for cost in costs.values()):
             ranked = sorted(costs.items(), key=lambda item: (item[1], item[0]))  # in whatever order a file has them
-            notes[key] = f"{words} {'; '.join(f'{name}: {cost:,}' for name, cost in ranked)}"
+            notes[key] = f"{words}: {'; '.join(f'{name} {cost:,}' for name, cost in ranked)}"
     return replace(plan, choices=decisions, notes=notes)
 
 
-class MatrixModel(LeafModel):
+class MatrixModel(noisy_leaves.LeafModel):
     """Model whose leaves vote, or whose leaf counts are summed."""
 
     def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
@@ -296,24 +287,24 @@ class MatrixModel(LeafModel):
     def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, Ints]:
         """Return class probabilities, and the index of the class with the most votes."""
         votes = self.sum_leaves(codes, n_jobs)
-        frequencies = normalize_counts(np.maximum(votes, 0.0))
+        frequencies = noisy_leaves.normalize_counts(np.maximum(votes, 0.0))
         return cleaning.smooth_probabilities(frequencies, self.forest.n_trees), np.asarray(votes.argmax(axis=1))
 
 
-class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixForestParameters]):
+class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMethod[MatrixForestParameters]):
     """Random trees whose leaves are estimated jointly."""
 
     numeric_encoding: Literal["bins"] = "bins"
     accepts_lists: ClassVar[bool] = True
     leaf_dtype: ClassVar[type] = np.float64  # leaves are reconstructed from measurements
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.options, "voting": VOTINGS}
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {**noisy_leaves.LeafMethod.options, "voting": VOTINGS}
     noiseless_options: ClassVar[Mapping[str, str]] = {"trees": "shared", "branching": "binary"}
 
     def check_parameters(self) -> None:
         """Raise an error if options are unknown or incompatible."""
         super().check_parameters()
         self.parameters._check_options(
-            mechanism=MECHANISMS, branching=(AUTO, *BRANCHINGS), feature_subsets=FEATURE_SUBSETS
+            mechanism=MECHANISMS, branching=(noisy_leaves.AUTO, *BRANCHINGS), feature_subsets=FEATURE_SUBSETS
         )
         if self.parameters.trees == "disjoint" and self.parameters.mechanism == "optimized":
             raise UseError(
@@ -333,8 +324,10 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixFores
     def leaves_and_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
         """Return the maximum number of leaves, and the error of one after a short search, which is accurate enough."""
         leaves = self.n_leaves(encoding)
-        if leaves > MAX_LEAVES:
-            raise DomainTooLargeError(f"{leaves:,} leaves are more than {MAX_LEAVES:,}. Hint: lower max_depth.")
+        if leaves > noisy_leaves.MAX_LEAVES:
+            raise DomainTooLargeError(
+                f"{leaves:,} leaves are more than {noisy_leaves.MAX_LEAVES:,}. Hint: lower max_depth."
+            )
         if request.loss.epsilon is None:
             return leaves, 0.0
         if self.parameters.mechanism != "optimized":
@@ -529,7 +522,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixFores
         return plan.expected_leaf_mse
 
     def make_model(
-        self, encoding: Encoding, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Pooled = None
+        self, encoding: Encoding, forest: Forest, counts: AnyArray, plan: Plan, pooled: noisy_leaves.Pooled = None
     ) -> MatrixModel:
         """Build the model of estimated leaves."""
         values, voting = counts, self.parameters.voting
@@ -538,7 +531,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixFores
             if voting == "weight":  # leaves are weighted by their rows
                 values = values * np.maximum(counts.sum(axis=1, keepdims=True), 0.0)
         if voting == "hard":
-            values = majority_votes(values)
+            values = noisy_leaves.majority_votes(values)
         return MatrixModel(encoding, forest, values, counts, voting, plan.public_seed, pooled)
 
 

@@ -34,10 +34,9 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from veilwood.arrays import Bools, Floats, Int32s, Ints
+from veilwood.arrays import ArrayLike, Bools, Floats, Int32s, Ints, NDArray
 from veilwood.errors import DomainTooLargeError, MechanismError, OutOfSchemaError
 from veilwood.trees.forest import Forest, leaf_masks
 
@@ -246,7 +245,7 @@ class PathWorkload(Workload):
         if table.ndim != 2 or table.shape[1] != sum(sizes) or not len(table):
             raise MechanismError(
                 f"masks has shape {table.shape}, sizes {tuple(sizes)}. "
-                f"Hint: one row per leaf, one column per value of each feature: [leaves, {sum(sizes)}]."
+                f"Hint: pass one row per leaf and one column per value of each feature: [leaves, {sum(sizes)}]."
             )
         kept, choices = [], []
         for part in np.split(table, np.cumsum(sizes)[:-1], axis=1):
@@ -422,24 +421,22 @@ def _check_leaves(sizes: Sequence[int], features: Ints, values: Ints) -> None:
     if features.ndim != 2 or features.shape != values.shape or not len(features):
         raise MechanismError(
             f"leaf_features has shape {features.shape}, leaf_values {values.shape}. "
-            "Hint: both are [leaves, depth], with at least one leaf."
+            "Hint: pass two arrays of shape [leaves, depth], with at least one leaf."
         )
     if features.size and features.max() >= len(sizes):
         raise OutOfSchemaError(
-            f"leaf_features names feature {features.max()}. Hint: features are numbered 0 to {len(sizes) - 1}.",
+            f"leaf_features names feature {features.max()}. Hint: number the features 0 to {len(sizes) - 1}.",
             value=int(features.max()),
         )
     ordered = np.sort(features, axis=1)
     if ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any():
-        raise MechanismError(
-            "a path fixes the same feature twice. Hint: a multiway tree uses a feature once on a path."
-        )
+        raise MechanismError("a path fixes the same feature twice. Hint: use each feature at most once per path.")
     wrong = (features >= 0) & ((values < 0) | (values >= np.asarray(sizes)[features]))
     if wrong.any():
         leaf, place = (int(index[0]) for index in np.nonzero(wrong))
         raise OutOfSchemaError(
             f"leaf {leaf} fixes feature {features[leaf, place]} at {values[leaf, place]}. "
-            f"Hint: its values are 0 to {sizes[features[leaf, place]] - 1}.",
+            f"Hint: number its values 0 to {sizes[features[leaf, place]] - 1}.",
             value=int(values[leaf, place]),
         )
 
@@ -582,11 +579,13 @@ class LeafVoteWorkload(Workload):
 def _check_reached(reached: ArrayLike, n_leaves: int) -> Ints:
     table = np.asarray(reached, np.int64)
     if table.ndim != 2 or not table.size:
-        raise MechanismError(f"reached has shape {table.shape}. Hint: [queries, trees], at least one of each.")
+        raise MechanismError(
+            f"reached has shape {table.shape}. Hint: pass a table [queries, trees] with at least one of each."
+        )
     if table.min() < 0 or table.max() >= n_leaves:
         raise OutOfSchemaError(f"reached names a leaf outside 0 to {n_leaves - 1}.", value=int(table.max()))
     if (np.diff(np.sort(table, axis=1), axis=1) == 0).any():
         raise MechanismError(
-            "reached names a leaf twice for one query. Hint: leaves of all trees are numbered in one row."
+            "reached names a leaf twice for one query. Hint: number the leaves of all trees consecutively."
         )
     return table

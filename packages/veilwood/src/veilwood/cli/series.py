@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands on series of releases: plan, release and show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from veilwood.cli.fit import EstimatorOptions
+from veilwood.cli.ledger import open_existing_ledger
+from veilwood.cli.options import (
+    DEFAULT_SPEND_OPTIONS,
+    AsJson,
+    Delta,
+    Drop,
+    Epsilon,
+    Force,
+    Params,
+    SpendOptions,
+    check_output,
+    confirm_spend,
+    option_groups,
+    print_result,
+)
+from veilwood.cli.schema import SchemaPath, TableArgument
+from veilwood.data.columns import Column
+from veilwood.data.problems import show_private_values
+from veilwood.data.schema import Schema
+from veilwood.models import file as model_file
+from veilwood.series import ReleaseSeries
+
+series_commands = typer.Typer(help="Plan, release and show a series of models under one loss.", rich_markup_mode=None)
+
+SeriesPath = Annotated[Path, typer.Argument(metavar="SERIES", help="File written by veilwood series plan.")]
+
+
+@series_commands.command("plan")
+def plan_series(
+    schema: SchemaPath,
+    releases: Annotated[int, typer.Option(metavar="T", help="Number of releases.")],
+    period: Annotated[str, typer.Option(metavar="COLUMN", help="Column with the period in which a row arrived.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="SERIES", help="Output file of the series.")],
+    estimator: Annotated[
+        str, typer.Option("--estimator", metavar="NAME", help="Family: random-trees or matrix-forest.")
+    ] = "random-trees",
+    epsilon: Epsilon = 1.0,
+    delta: Delta = 0.0,
+    param: Params = None,
+    drop: Drop = False,
+    periods: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Periods in order of time. Default: 1 to T.")
+    ] = None,
+    prefix: Annotated[
+        int | None, typer.Option(metavar="N", help="Leading characters of the column that count, such as 7 of a date.")
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="Factor of time: auto, optimized, banded, toeplitz or splitting.")
+    ] = "auto",
+    objective: Annotated[
+        str, typer.Option(metavar="NAME", help="Variance to minimise over the releases: largest or mean.")
+    ] = "largest",
+    tree_column: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Column with the tree of each row, for disjoint trees.")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="PLAN.json", help="Output file of the plan, to be signed.")
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Plan a series of releases, without reading data.
+
+    Prints the loss of all releases together, the noise of the worst one, and how the strategies compare. The series is
+    charged when its first release is made.
+
+    \b
+    Example:
+      veilwood series plan --schema visits.json --releases 12 --period month --epsilon 3 --delta 1e-6 \\
+        -p n_rows=20000 -p trees=shared -o visits.series --plan plan.json
+    """
+    check_output(out, force)
+    if plan is not None:
+        check_output(plan, force)
+    options = EstimatorOptions(estimator, epsilon, delta, param, drop)
+    values = tuple(str(number + 1) for number in range(releases)) if periods is None else tuple(periods.split(","))
+    plain = periods is None and prefix is None
+    column = period if plain else Column(period, "categorical", values=values, prefix=prefix)
+    series = ReleaseSeries(
+        options.make_estimator(Schema.load(schema)), releases=releases, period=column, strategy=strategy,
+        objective=objective, tree_column=tree_column,
+    )  # fmt: skip
+    series.save(out)
+    planned = series.plan()
+    if plan is not None:
+        planned.save(plan)
+    text = f"{planned}\n\nWrote {out}. Plan sha256 {planned.fingerprint()}"
+    print_result(as_json, planned.to_dict(), text, quiet_text=str(out))
+
+
+@series_commands.command("release")
+@option_groups
+def make_release(
+    series: SeriesPath,
+    table: TableArgument,
+    ledger: Annotated[str, typer.Option("--ledger", metavar="LEDGER", help="Ledger to charge.")],
+    number: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of the release, for jobs that may be run twice.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="MODEL", help="Output file. Default: name of SERIES, with its number."),
+    ] = None,
+    spend: SpendOptions = DEFAULT_SPEND_OPTIONS,
+) -> None:
+    """Release the model of the next period of a series.
+
+    The first release charges the ledger for all of them. A release that was made already is written again, and no row
+    is read. No period is measured twice.
+
+    \b
+    Example:
+      veilwood series release visits.series visits.csv --ledger visits.db --number 3
+    """
+    opened = open_existing_ledger(ledger)
+    loaded = ReleaseSeries.load(series, ledger=opened)
+    if out is not None:
+        check_output(out, spend.force)
+    if not loaded.is_open:
+        confirm_spend(loaded.plan().loss, opened, spend.yes)
+    with show_private_values(spend.show_values):
+        model = loaded.release(table, number=number)
+    made = max(loaded.numbers) if number is None else number
+    path = series.with_name(f"{series.stem}-{made}.veilwood") if out is None else out
+    if out is None:
+        check_output(path, spend.force)
+    model_file.save(model, path)
+    text = f"Release {made} of {loaded.n_releases}: wrote {path}. {model.privacy_}"
+    data = {"model": str(path), "release": made, "privacy": model.privacy_.to_dict()}
+    print_result(spend.as_json, data, text, quiet_text=str(path))
+
+
+@series_commands.command("show")
+def show_series(
+    series: SeriesPath,
+    withdrawn: Annotated[
+        bool, typer.Option("--withdrawn", help="State what the guarantee covers once rows are removed.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the plan of a series and which releases were made, or a statement for people who withdraw consent.
+
+    \b
+    Example:
+      veilwood series show visits.series --withdrawn
+    """
+    loaded = ReleaseSeries.load(series)
+    made = ", ".join(map(str, loaded.numbers)) or "none"
+    data = {"releases": loaded.n_releases, "made": loaded.numbers, "charged": loaded.is_open}
+    if withdrawn:
+        print_result(as_json, {**data, "withdrawn": loaded.withdrawn()}, loaded.withdrawn())
+        return
+    charged = "charged" if loaded.is_open else "not charged yet"
+    text = f"{loaded.plan()}\n\nReleases made: {made}, of {loaded.n_releases}. The loss is {charged}."
+    print_result(as_json, {**data, "plan": loaded.plan().to_dict()}, text)

@@ -1,0 +1,666 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Series of releases: a model every month, or week, under one loss.
+
+Each release counts the rows of all periods so far with the integer weights of a factor of time
+(``privacy.time_factors``), adds fresh noise, and estimates the counts from all measurements of the series. The state of
+a series is its plan and the noisy measurements: nothing in it is secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as parse_safetensors
+from safetensors.numpy import save as write_safetensors
+
+from veilwood import estimators
+from veilwood.arrays import Ints
+from veilwood.data.batches import Batch, Count, select_rows
+from veilwood.data.canonical import to_canonical_texts
+from veilwood.data.columns import Column
+from veilwood.data.counts import CellQuery, KeyedRowHash, RunCellQueries, Split, SumKind
+from veilwood.data.encoding import Encoding
+from veilwood.data.open_rows import open_rows
+from veilwood.data.schema import Schema
+from veilwood.errors import (
+    LedgerError,
+    ModelFileError,
+    ParameterError,
+    PlanError,
+    UseError,
+    UtilityWarning,
+    VeilwoodError,
+    short_repr,
+)
+from veilwood.estimators.base import BaseForest
+from veilwood.estimators.method import Design, Method, OnePassMethod
+from veilwood.estimators.parameters import parameters_in_file, to_plain_value
+from veilwood.forests.auto_size import AutoSized, WithTotals
+from veilwood.models.file import sort_header
+from veilwood.privacy import time_factors
+from veilwood.privacy.accountant import handle_of
+from veilwood.privacy.certificate import Spend, build_certificate
+from veilwood.privacy.door import Measurement, SeriesDoor
+from veilwood.privacy.entropy import random_integers
+from veilwood.privacy.ledger import Entry, Ledger
+from veilwood.privacy.ledger_stores import open_ledger
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
+from veilwood.privacy.steps import Step
+from veilwood.safe_io import is_int_in, read_file, read_json, write_file
+from veilwood.trees.counting import ColumnAssignment, LeafCount
+from veilwood.trees.random import public_seed
+
+FORMAT: Final = "veilwood series 1"
+PERIOD_COLUMN, TREE_COLUMN = "period of arrival", "tree of the row"  # names of both columns in the encoding
+ROWS_AT_ONCE: Final = 1 << 16  # rows of one weight that are counted together
+_MAX_FILE_BYTES: Final = 1 << 33
+
+
+# -- weighted counts ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PeriodCount:
+    """Weighted sum over periods of another count: a ``Count`` that databases and clusters run as well.
+
+    ``weights`` has one integer per code of ``column``; rows of weight 0 are not counted.
+    """
+
+    inner: Any
+    column: int
+    weights: tuple[int, ...]
+
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
+        """Return the weighted sums of these batches."""
+        total: Ints = self.inner([], n_jobs=n_jobs)
+        pending: dict[int, list[Batch]] = {}
+        weights = np.array(self.weights, np.int64)
+        for batch in batches:
+            of_rows = weights[batch.codes[:, self.column]]
+            for weight in np.unique(of_rows[of_rows > 0]).tolist():
+                some = pending.setdefault(weight, [])
+                some.append(select_rows(batch, of_rows == weight))
+                if sum(len(each.target) for each in some) >= ROWS_AT_ONCE:
+                    total = total + weight * self.inner(pending.pop(weight), n_jobs=n_jobs)
+        for weight, some in pending.items():
+            total = total + weight * self.inner(some, n_jobs=n_jobs)
+        return total
+
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
+        """Return the same from cell queries, in which every cell is divided by period."""
+
+        def run_weighted(
+            queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None
+        ) -> list[Ints]:
+            by_period = [
+                CellQuery((*query.rules, self._period_rule(query.n_cells)), query.n_cells * len(self.weights))
+                for query in queries
+            ]
+            answers = run_queries(by_period, kind, row_hash)
+            return [
+                np.tensordot(np.array(self.weights, np.int64), answer.reshape(len(self.weights), query.n_cells, -1), 1)
+                for query, answer in zip(queries, answers, strict=True)
+            ]
+
+        sums: Ints = self.inner.via_cell_queries(run_weighted, n_codes)
+        return sums
+
+    def _period_rule(self, n_cells: int) -> Split:
+        targets = tuple(period * n_cells if weight else None for period, weight in enumerate(self.weights))
+        return Split(self.column, tuple(range(len(targets))), targets)
+
+
+def assign_trees(ids: Any, key: bytes, n_trees: int) -> Ints:
+    """Return a tree for each row, from 0, by a keyed hash of its id: the column that disjoint trees need.
+
+    The custodian keeps the key beside the table and adds new rows under the same key. Accuracy needs the key to be
+    random; privacy needs only that the tree of a row does not depend on other rows.
+
+    Parameters
+    ----------
+    ids : array-like
+        One id per row. It stays with the row, such as the number of a case.
+    key : bytes
+        At least 16 random bytes, such as ``secrets.token_bytes(32)``.
+    n_trees : int
+        Number of trees of the estimator.
+
+    Examples
+    --------
+    >>> trees = assign_trees(["case 7", "case 8", "case 7"], b"sixteen bytes ok", 8)
+    >>> bool(trees[0] == trees[2]), trees.dtype
+    (True, dtype('int64'))
+    """
+    if not isinstance(key, bytes) or not 16 <= len(key) <= 64:
+        raise ParameterError("key", "...", "must be 16 to 64 bytes", "use secrets.token_bytes(32)")
+    if not is_int_in(n_trees, 1, 1 << 16):
+        raise ParameterError("n_trees", n_trees, "must be the number of trees")
+    texts = to_canonical_texts(ids)
+    if not all(isinstance(text, str) for text in texts):
+        raise ParameterError("ids", "...", "has a missing or unusable id", "give every row an id of its own")
+    digests = (hashlib.blake2b(str(text).encode(), digest_size=8, key=key).digest() for text in texts)
+    return np.array([int.from_bytes(digest) % n_trees for digest in digests], np.int64)
+
+
+# -- the series --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Record:
+    """Noisy measurements of one release, by step, and the releases that were lost before it."""
+
+    values: dict[str, Ints]
+    lost: tuple[int, ...]
+
+
+class _Replay:
+    """Stands for a door: returns the estimates of earlier measurements."""
+
+    def __init__(self, estimates: Mapping[str, Ints]) -> None:
+        self.estimates = estimates
+
+    def release_counts(self, step: Step, exact: Ints) -> Ints:
+        """Return the estimated counts of a step."""
+        return self.estimates[step.name]
+
+
+class _SeriesReleases:
+    """Passes counts of a method to the door under the steps of the series, and keeps what the door returns."""
+
+    def __init__(self, door: SeriesDoor) -> None:
+        self.door, self.noisy = door, dict[str, Ints]()
+
+    def release_counts(self, step: Step, exact: Ints) -> Ints:
+        """Release weighted counts."""
+        (planned,) = (each for each in self.door.plan.steps if each.name == step.name)
+        self.noisy[step.name] = self.door.release_counts(planned, exact)
+        return self.noisy[step.name]
+
+
+class ReleaseSeries:
+    """A model every month, or week, under one privacy loss for all of them.
+
+    Every release learns from all rows so far. Because the same rows are counted again and again, the noise of T
+    releases under one loss is far smaller than if the loss were divided by T: with Gaussian noise 2.1 times for 12
+    releases and 3.5 times for 52. The loss is charged once, when the first release is made.
+
+    Parameters
+    ----------
+    estimator : RandomTreesClassifier, RandomTreesRegressor or MatrixForestClassifier
+        Unfitted estimator with its schema and the loss of the whole series. A size of "auto" needs ``n_rows``, the
+        expected number of rows.
+    releases : int
+        Number of releases, up to 104.
+    period : str or Column
+        Column of the table that says in which period a row arrived: 1, 2, ... by default. Otherwise a ``Column`` of
+        categories in order of time, such as
+        ``vw.Column("admitted", "categorical", values=["2026-01", "2026-02"], prefix=7)``.
+    ledger : Ledger or path
+        Ledger that the loss is charged to. It also holds one entry per release, so that no period is measured twice.
+    strategy : {"auto", "toeplitz", "banded", "optimized", "splitting"}
+        How periods are weighted (``privacy.time_factors``). "auto" takes the least expected error.
+    objective : {"largest", "mean"}
+        Whether the largest or the mean variance over the releases counts.
+    bands : int, optional
+        Number of diagonals of "banded".
+    tree_column : str, optional
+        Column with the tree of each row, from 0, which disjoint trees need: see ``assign_trees``.
+
+    Notes
+    -----
+    Guarantee
+
+    All releases together are (epsilon, delta)-private for the unit of the estimator, even if later rows depend on
+    earlier models: proofs/release-series.md, attacked by packages/veilwood/tests/test_series_attacks.py.
+
+    Rows that vanish, such as those of a person who withdraws consent, cost nothing: their contribution ends. A row that
+    arrives late counts from then on with the weights of its period. A row that changes but keeps its period is covered
+    as one row; one whose period changes counts as two. Of an id with at most k rows, the first k in time count.
+
+    Examples
+    --------
+    >>> import numpy as np, veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> forest = vw.RandomTreesClassifier(car.schema, epsilon=3, delta=1e-6, n_estimators=8, max_depth=3,
+    ...                                   trees="shared", random_state=0)
+    >>> series = vw.ReleaseSeries(forest, releases=12, period="month", ledger=vw.MemoryLedger())
+    >>> table = car.X.assign(month=np.arange(len(car.X)) % 12 + 1)
+    >>> first, second = series.release(table, car.y), series.release(table, car.y)
+    >>> second.privacy_.epsilon, series.numbers
+    (3.0, [1, 2])
+    """
+
+    def __init__(
+        self,
+        estimator: BaseForest,
+        *,
+        releases: int,
+        period: str | Column,
+        ledger: Any = None,
+        strategy: str = "auto",
+        objective: str = "largest",
+        bands: int | None = None,
+        tree_column: str | None = None,
+    ) -> None:
+        if not isinstance(estimator, BaseForest) or hasattr(estimator, "plan_"):
+            raise UseError("a series needs an unfitted estimator. Hint: vw.RandomTreesClassifier(schema, epsilon=3).")
+        if strategy not in ("auto", *time_factors.STRATEGIES):
+            raise ParameterError(
+                "strategy", strategy, "is not known", f"choose auto or one of {', '.join(time_factors.STRATEGIES)}"
+            )
+        if objective not in time_factors.OBJECTIVES:
+            raise ParameterError("objective", objective, "is not known", "choose 'largest' or 'mean'")
+        self._estimator = _copy_of(estimator)
+        self._ledger: Ledger | None = _given_ledger(estimator.ledger if ledger is None else ledger)
+        self._schema, reason = estimator._resolve_schema()
+        if reason is not None:
+            raise UseError(f"a series needs a declared schema: {reason}.")
+        self._method = self._estimator._make_method()
+        self._records: dict[int, _Record] = {}
+        self._opened: dict[str, Any] | None = None
+        self._path: Path | None = None
+        if not is_int_in(releases, 1, time_factors.MAX_RELEASES):
+            raise ParameterError("releases", releases, f"must be an integer from 1 to {time_factors.MAX_RELEASES}")
+        column = period if isinstance(period, Column) else Column(period, "categorical", values=_texts(1, releases))
+        described = {**column.to_dict(), "name": PERIOD_COLUMN, "of": column.source}
+        if column.kind != "categorical" or column.nullable or column.other is not None:
+            raise ParameterError("period", column, "must be a column of categories that are all in the series")
+        if len(column.values) != releases:
+            raise ParameterError("period", column, f"has {len(column.values)} periods for {releases} releases")
+        seed = public_seed(estimator.random_state)
+        self._terms, self._design = self._choose_terms(
+            seed, described, int(releases), strategy, objective, bands, tree_column
+        )
+        self._check_columns()
+
+    # -- the plan --------------------------------------------------------------------------------------------------
+
+    def _choose_terms(
+        self, seed: int, period: dict[str, Any], releases: int, strategy: str, objective: Any, bands: int | None,
+        tree_column: str | None,
+    ) -> tuple[time_factors.SeriesTerms, Design]:  # fmt: skip
+        """Choose accounting and strategy by expected error, and design the forest for the noise of the series."""
+        requested = self._requested
+        options = []
+        for law in ("pure", "zcdp") if requested.delta > 0 else ("pure",):
+            squared = law == "zcdp"
+            errors = time_factors.compare_factors(releases, objective, squared=squared, bands=bands)
+            name: Any = min(errors, key=errors.__getitem__) if strategy == "auto" else strategy
+            factor = time_factors.make_factor(name, releases, objective, squared=squared, bands=bands)
+            terms = time_factors.SeriesTerms(
+                _new_id(), period, tree_column, name, objective, law, factor,
+                errors=errors,  # type: ignore[arg-type]
+            )  # fmt: skip
+            decisions = {"law": "zcdp"} if squared else {}
+            design = self._make_design(terms, seed, decisions)
+            options.append((terms.plan_of_series(design.plan, requested).expected_leaf_mse, terms, design))
+        _, terms, design = min(options, key=lambda option: option[0])
+        return terms, design
+
+    @property
+    def _requested(self) -> Loss:
+        """The loss of the whole series, as the estimator states it."""
+        loss = self._estimator._requested_privacy(self._schema)[0]
+        if loss.epsilon is None:
+            raise ParameterError("epsilon", "inf", "is no loss that a series can keep", "choose a number, such as 3")
+        return loss
+
+    def _make_design(self, terms: time_factors.SeriesTerms, seed: int, decisions: Mapping[str, Any]) -> Design:
+        request = self._estimator._fit_request(self._schema, seed, decisions)
+        method: Method[Any] = self._method
+        if isinstance(method, AutoSized) and method.parameters.n_rows is None and "n_estimators" not in decisions:
+            raise ParameterError(
+                "n_estimators", "auto", "needs n_rows: the size is chosen once for the whole series",
+                "declare the expected number of rows, such as n_rows=20_000, or choose n_estimators and max_depth",
+            )  # fmt: skip
+        if not issubclass(method.kind if isinstance(method, AutoSized) else type(method), OnePassMethod):
+            raise UseError(
+                f"{type(self._estimator).__name__} chooses its trees by the rows: its counts do not add up over time. "
+                "Hint: use RandomTreesClassifier, RandomTreesRegressor or MatrixForestClassifier."
+            )
+        design: Design = method.make_design(replace(request, loss=terms.design_loss(self._requested)))
+        return design
+
+    def _check_columns(self) -> None:
+        disjoint = self._design.plan.layout.records == EACH_TO_ONE_TREE
+        if disjoint and self._terms.tree_column is None:
+            raise ParameterError(
+                "trees", "disjoint", "needs the same tree for a row in every release",
+                "set trees='shared', or pass tree_column with the column that vw.assign_trees computes from a key",
+            )  # fmt: skip
+        if not disjoint and self._terms.tree_column is not None:
+            raise ParameterError("tree_column", self._terms.tree_column, "has no meaning for shared trees", "drop it")
+
+    def plan(self, number: int = 0) -> Plan:
+        """Return the plan of the whole series, or of one release: no data needed, nothing spent.
+
+        The plan of the series can be saved and signed on the first day. The certificate of every release names it.
+        """
+        return self._terms_of(number).plan_of_series(self._design.plan, self._requested)
+
+    def _terms_of(self, number: int) -> time_factors.SeriesTerms:
+        lost = tuple(each for each in range(1, number) if each not in self._records)
+        return replace(self._terms, release=number, factor=replace(self._terms.factor, lost=lost))
+
+    # -- releases --------------------------------------------------------------------------------------------------
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the releases that have been made."""
+        return sorted(self._records)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the loss of the series has been charged."""
+        return self._opened is not None
+
+    @property
+    def n_releases(self) -> int:
+        """Number of releases that are planned."""
+        return self._terms.factor.releases
+
+    def release(self, X: Any, y: Any = None, *, number: int | None = None) -> BaseForest:
+        """Measure the next period once and return a fitted estimator of all rows so far.
+
+        The first call charges the loss of the whole series. A release that was made already is returned again, and
+        reads no row. If the process dies in between, the ledger keeps the attempt: resolve its entry
+        (``veilwood ledger resolve``) and go on with the next release, which counts the rows of both periods.
+
+        Parameters
+        ----------
+        X, y : as in ``fit``
+            The table with all rows so far, and the column of periods. Rows of later periods are not counted yet.
+        number : int, optional
+            Number of the release, from 1: pass it in a job that may be run twice. Default: the next one.
+        """
+        ledger = self._require_ledger()
+        self._read_again()
+        if number is not None and number in self._records:
+            return self.model(number)
+        following = self._next_number(ledger)
+        if number is not None and number != following:
+            raise UseError(f"release {short_repr(number)} is not the next one of this series, which is {following}.")
+        self._open(ledger, X)
+        plan = self.plan(following)
+        with SeriesDoor(plan, ledger, self._key(following), table=handle_of(X)) as door:
+            encoding = self._timed_encoding()
+            unit = self._estimator._protected_unit(self._schema)
+            source = open_rows(X, y, encoding, unit=unit, invalid=self._estimator.invalid)
+            exact = source.aggregate(self._make_count(plan, encoding, following), n_jobs=self._estimator.n_jobs)
+            released = _SeriesReleases(door)
+            self._one_pass.release_sums(self._design, exact, released)  # type: ignore[arg-type]
+            self._check_reserved(ledger, following)
+            self._records[following] = _Record(released.noisy, plan_lost(plan))
+            if self._path is not None:
+                self._write(self._path)
+        return self.model(following)
+
+    def model(self, number: int | None = None) -> BaseForest:
+        """Return the fitted estimator of a release that was made, by default the last. Free: reads no data."""
+        number = max(self._records, default=0) if number is None else number
+        if number not in self._records or self._opened is None:
+            raise UseError(f"release {short_repr(number)} of this series has not been made.")
+        plan, terms = self.plan(number), self._terms_of(number)
+        if self._records[number].lost != terms.factor.lost:
+            raise ModelFileError("the series lacks measurements that its later releases rest on. Hint: restore a copy.")
+        records = [self._records[each].values for each in terms.factor.measured(number)]
+        estimates = {
+            step.name: time_factors.estimate_counts(terms.factor, number, [values[step.name] for values in records])
+            for step in plan.steps
+        }
+        exact = self._one_pass.make_count(self._design)([])
+        released = self._one_pass.release_sums(self._design, exact, _Replay(estimates))  # type: ignore[arg-type]
+        model = _copy_of(self._estimator)
+        opened = self._opened
+        spend = Spend(
+            opened["ledger"], opened["entry"], plan.loss, opened["durability"], opened["not_private"], plan.opened_as
+        )
+        model.privacy_, model.plan_ = build_certificate(plan, spend), plan
+        model.measurements_ = tuple(Measurement(name, (values,)) for name, values in estimates.items())
+        learned = self._method.build_model(self._design, plan, released, model.n_jobs)
+        model._set_model(self._schema, learned)
+        warning = self._method.utility_warning(plan, learned)
+        if warning is not None:
+            warnings.warn(warning, UtilityWarning, stacklevel=3)
+        return model
+
+    @property
+    def _one_pass(self) -> OnePassMethod[Any]:
+        return self._method  # type: ignore[return-value]
+
+    def _timed_encoding(self) -> Encoding:
+        """Return the encoding of the rows with their periods and, if trees are disjoint, their trees."""
+        columns = [Column(**self._terms.period)]
+        if self._terms.tree_column is not None:
+            trees = _texts(0, self._design.plan.layout.trees - 1)
+            columns.append(Column(TREE_COLUMN, "categorical", values=trees, of=self._terms.tree_column))
+        schema = replace(self._schema, features=(*self._schema.features, *columns))
+        return Encoding(schema, self._design.encoding.numeric, first_by=PERIOD_COLUMN)
+
+    def _make_count(self, plan: Plan, encoding: Encoding, number: int) -> Count:
+        count: Any = self._one_pass.make_count(self._design)
+        place = len(self._schema.features)
+        if self._terms.tree_column is not None:
+            trees = ColumnAssignment(place + 1, plan.layout.trees)
+            leaves = count.inner_count if isinstance(count, WithTotals) else count
+            assert isinstance(leaves, LeafCount)
+            leaves = replace(leaves, assignment=trees)
+            count = replace(count, inner_count=leaves) if isinstance(count, WithTotals) else leaves
+        return PeriodCount(count, place, self._terms_of(number).factor.period_weights(number))
+
+    # -- the ledger ------------------------------------------------------------------------------------------------
+
+    def _key(self, number: int) -> str:
+        """Return the key of a release in the ledger; number 0 is the series itself."""
+        return f"series {self._terms.id}" + (f": release {number} of {self.n_releases}" if number else "")
+
+    def _require_ledger(self) -> Ledger:
+        if self._ledger is None or self._ledger.durability == "not":
+            raise ParameterError("ledger", None, "is needed: it prevents that a period is measured twice", "spends.db")
+        return self._ledger
+
+    def _next_number(self, ledger: Ledger) -> int:
+        """Return the number of the next release; raise LedgerError while an attempt is open."""
+        entries = {entry.key: entry for entry in ledger.entries() if entry.is_counted and entry.key}
+        for number in range(1, self.n_releases + 1):
+            if number in self._records:
+                continue
+            entry: Entry | None = entries.get(self._key(number))
+            if entry is None:
+                if number < max(self._records, default=0):
+                    raise LedgerError(f"{ledger.name} is not the ledger of this series, or an older copy of it.")
+                return number
+            if entry.state == "reserved":
+                raise LedgerError(
+                    f"release {number} is being measured, or its process died: {ledger.name}, entry {entry.id}. Hint: "
+                    f"if no process is at work, run veilwood ledger resolve LEDGER {entry.id}; its period is not "
+                    "measured again, and the next release counts its rows."
+                )
+            if entry.state == "committed":
+                raise ModelFileError(
+                    f"{ledger.name} holds release {number}, and this copy of the series does not. Hint: load the file "
+                    "that it was written to."
+                )
+        raise UseError("all releases of this series have been made. Hint: plan a new one.")
+
+    def _check_reserved(self, ledger: Ledger, number: int) -> None:
+        """Raise LedgerError if the attempt was resolved meanwhile: then it counts as lost."""
+        entry = ledger.find(self._key(number))
+        if entry is None or entry.state != "reserved":
+            raise LedgerError(f"the entry of release {number} was resolved while it was measured.")
+
+    def _open(self, ledger: Ledger, X: Any) -> None:
+        """Charge the loss of the whole series, once."""
+        if self._opened is not None:
+            entry = ledger.find(self._key(0))
+            if entry is None or entry.id != self._opened["entry"]:
+                raise LedgerError(f"{ledger.name} is not the ledger that this series was charged to.")
+            return
+        spend = SeriesDoor.open_series(self.plan(), ledger, self._key(0), table=handle_of(X))
+        self._opened = {
+            "ledger": spend.ledger, "entry": spend.entry, "durability": spend.durability,
+            "not_private": spend.not_private,
+        }  # fmt: skip
+        if self._path is not None:
+            self._write(self._path)
+
+    # -- what the guarantee covers ---------------------------------------------------------------------------------
+
+    def withdrawn(self) -> str:
+        """State what the guarantee says about rows that vanish, for whoever withdraws consent. Nothing about who."""
+        plan = self.plan()
+        unit, made = plan.neighbours.unit, len(self._records)
+        return (
+            f"Series {self._terms.id}: {made} of {self.n_releases} releases made, all of them together under "
+            f"{plan.loss} for {unit}. Rows that are removed from the table are not counted in any later release. What "
+            "they added to earlier ones is a part of what the guarantee covers: whatever anyone concludes from all "
+            "releases, they would have concluded with about the same probability had these rows never been there. "
+            "Removing them costs nothing and is not recorded: neither the series nor the ledger knows whether, when or "
+            "whose rows were removed. Models that were released stay as they are."
+        )
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the series to a file; from now on every release is written there before it is returned."""
+        self._path = Path(path)
+        self._write(self._path)
+
+    def _write(self, path: Path) -> None:
+        given = self._estimator.get_params(deep=False)
+        listed = parameters_in_file(type(self._estimator))
+        arrays = {
+            f"{number} {place}": np.ascontiguousarray(values)
+            for number, record in self._records.items()
+            for place, values in enumerate(record.values.values())
+        }
+        state = {
+            "estimator": type(self._estimator).__name__,
+            "parameters": {name: to_plain_value(name, value) for name, value in given.items() if name in listed},
+            "schema": self._schema.to_dict(),
+            "plan": self.plan().to_dict(),
+            "opened": self._opened,
+            "steps": [step.name for step in self._design.plan.steps],
+            "lost": {str(number): list(record.lost) for number, record in self._records.items()},
+        }
+        text = json.dumps(state, sort_keys=True)
+        metadata = {"format": FORMAT, "series": text, "sha256": _digest(text, arrays)}
+        write_file(path, sort_header(write_safetensors(arrays, metadata)))
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], *, ledger: Any = None) -> ReleaseSeries:
+        """Read a series from a file. Its plan is computed again and must be the one in the file.
+
+        Parameters
+        ----------
+        path : path
+            The file; further releases are written to it.
+        ledger : Ledger or path, optional
+            The ledger that the series was, or will be, charged to; needed for further releases.
+        """
+        state, arrays = _read_state(Path(path))
+        try:
+            family = getattr(estimators, state["estimator"]) if state["estimator"] in estimators.__all__ else None
+            parameters = dict(state["parameters"])
+            if family is None or not parameters_in_file(family).issuperset(parameters):
+                raise ModelFileError("the estimator of the series is not known to this version.")
+            schema, plan = Schema.from_dict(state["schema"]), Plan.from_dict(state["plan"])
+            series = cls.__new__(cls)
+            series._estimator = family(schema=schema, **parameters)
+            series._ledger = _given_ledger(ledger)
+            series._schema, series._method = schema, series._estimator._make_method()
+            series._path, series._opened, series._records = Path(path), state["opened"], {}
+            series._terms = time_factors.SeriesTerms.from_choices(plan.choices["series"])
+            decisions = {name: value for name, value in plan.choices.items() if name != "series"}
+            series._design = series._make_design(series._terms, plan.public_seed, decisions)
+            series._check_columns()
+            if differs := plan.differences(series.plan()):
+                raise PlanError(f"the file does not lead to its plan: {'; '.join(differs)}.")
+            shapes = {step.name: step.shape for step in plan.steps}
+            for number, lost in state["lost"].items():
+                values = {name: arrays[f"{number} {place}"] for place, name in enumerate(state["steps"])}
+                fits = {name: value.shape for name, value in values.items()} == shapes
+                if not fits or any(value.dtype != np.int64 for value in values.values()):
+                    raise ModelFileError("the measurements do not fit the plan.")
+                series._records[int(number)] = _Record(values, tuple(lost))
+            if not all(is_int_in(number, 1, series.n_releases) for number in series._records):
+                raise ModelFileError("the series has releases that were not planned.")
+            return series
+        except VeilwoodError as error:
+            raise ModelFileError(f"cannot load {short_repr(str(path))}: {error}") from None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ModelFileError(f"cannot load {short_repr(str(path))}: {type(error).__name__}.") from None
+
+    def _read_again(self) -> None:
+        """Take over the releases that another process has written meanwhile."""
+        if self._path is None or not self._path.exists():
+            return
+        other = type(self).load(self._path)
+        if other._terms.id != self._terms.id:
+            raise ModelFileError(f"{short_repr(str(self._path))} holds another series now. Hint: save to another file.")
+        self._records.update(other._records)
+        self._opened = other._opened or self._opened
+
+    def __repr__(self) -> str:
+        made = ", ".join(map(str, self.numbers)) or "none"
+        return f"ReleaseSeries({self._estimator!r}, releases={self.n_releases}; made: {made})"
+
+
+def _texts(first: int, last: int) -> tuple[str, ...]:
+    """Return integers as texts: the categories of columns of periods and of trees."""
+    return tuple(str(number) for number in range(first, last + 1))
+
+
+def _new_id() -> str:
+    """Return a public identifier, by which the ledger tells series apart."""
+    return f"{int(random_integers(1)[0]):016x}"
+
+
+def plan_lost(plan: Plan) -> tuple[int, ...]:
+    """Return the releases that were lost before the one of this plan."""
+    return time_factors.SeriesTerms.from_choices(plan.choices["series"]).factor.lost
+
+
+def _copy_of(estimator: BaseForest) -> BaseForest:
+    """Return an unfitted copy without a ledger: a fit of its own would be charged apart."""
+    return type(estimator)(**{**estimator.get_params(deep=False), "ledger": None})
+
+
+def _given_ledger(ledger: Any) -> Ledger | None:
+    return None if ledger is None else open_ledger(ledger)
+
+
+def _digest(text: str, arrays: Mapping[str, Ints]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        digest.update(f"{name} {arrays[name].shape}".encode() + arrays[name].tobytes())
+    return digest.hexdigest()
+
+
+def _read_state(path: Path) -> tuple[dict[str, Any], dict[str, Ints]]:
+    """Return the state and the measurements in a file, whose checksum must hold."""
+    try:
+        content = read_file(path, _MAX_FILE_BYTES)
+        header = read_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        metadata, arrays = header["__metadata__"], parse_safetensors(content)
+        if metadata["format"] != FORMAT or metadata["sha256"] != _digest(metadata["series"], arrays):
+            raise ModelFileError("it is damaged, or of another version")
+        state = read_json(metadata["series"])
+        if not isinstance(state, dict):
+            raise ModelFileError("it is damaged")
+        return state, arrays
+    except OSError as error:
+        raise ModelFileError(f"cannot read {short_repr(str(path))}: {error.strerror or error}.") from None
+    except (SafetensorError, VeilwoodError, KeyError, TypeError, ValueError, MemoryError) as error:
+        text = str(error) if isinstance(error, VeilwoodError) else "it is not a series"
+        raise ModelFileError(f"{short_repr(str(path))} is not a series that can be read: {text}.") from None
