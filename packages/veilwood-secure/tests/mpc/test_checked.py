@@ -209,8 +209,8 @@ def test_two_repetitions_with_the_same_factors_are_one(monkeypatch: pytest.Monke
     seen: list[Any] = []
     real = checked._fold_batch
 
-    def noted(coins: Any, products: Any) -> Any:
-        claim = real(coins, products)
+    def noted(row_draws: Any, products: Any) -> Any:
+        claim = real(row_draws, products)
         seen.append(claim.u.parts[0].copy())
         return claim
 

@@ -115,11 +115,11 @@ def test_a_damaged_message_costs_nothing(room: Place, monkeypatch: pytest.Monkey
 
 def test_an_owner_that_one_server_has_lost_comes_again_by_itself(room: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Server 2 was killed and is back while north waits for south: it does not know that north is there."""
-    begin, study = Server._begin_training, room.servers[2]._find_task("scale", FOREST.fingerprint())
+    begin, task_state = Server._begin_training, room.servers[2]._find_task("scale", FOREST.fingerprint())
 
     def forgotten(own: Server, its_study: TaskState) -> None:
         if own is room.servers[0] and not its_study.missing_owners and not lost:
-            lost.append(study.online_sessions.pop("north"))
+            lost.append(task_state.online_sessions.pop("north"))
         begin(own, its_study)
 
     lost: list[Any] = []

@@ -364,8 +364,8 @@ def law_by_rejection(sigma_squared: Fraction, monkeypatch: pytest.MonkeyPatch) -
         coins[size], _ = law_on_tape(draw_accepted, monkeypatch)
     proposals = closed_laplace(Fraction(scale), reach)
     undecided = Enclosed(Fraction(0), Fraction(1, 2**TAPE_BITS))
-    accepted = {y: coins[abs(y)].get(1, undecided) * weight for y, weight in proposals.items()}
-    return _normalised(accepted, Fraction(1, 2**80), 20)
+    weights = {y: coins[abs(y)].get(1, undecided) * weight for y, weight in proposals.items()}
+    return _normalised(weights, Fraction(1, 2**80), 20)
 
 
 def wrong_rejection(sigma_squared: Fraction, monkeypatch: pytest.MonkeyPatch) -> list[int]:
