@@ -20,6 +20,7 @@ from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood_secure.mpc.shares import SharePair, pair_to_bytes, share
+from veilwood_secure.roles.alignment import Alignment
 from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.identity import PartyName, sign_text, tls_context
 from veilwood_secure.roles.joint_programs import JointForest
@@ -275,6 +276,13 @@ class Owner:
                 call.receive_fields("piece")
                 progress((number + 1) / len(pieces.row_counts))
             call.receive_fields("accepted")
+
+    def alignment(self, name: str) -> Alignment:
+        """Return this owner's part of an alignment of rows with the other owners of columns."""
+        if not self.task.is_vertical:
+            raise UseError(f"owners of task {self.task.name!r} hold whole rows, which need no alignment.")
+        session = f"{self.task.fingerprint()} {name}"
+        return Alignment(self.config.name, tuple(self.task.owners), session, self.config.identity.secret)
 
     @property
     def participates(self) -> bool:
