@@ -112,6 +112,7 @@ def test_every_release_is_an_ordinary_estimator_of_all_rows_so_far(name: str, de
         new = table[["age", "unit"]]
         np.testing.assert_array_equal(again.predict(new), model.predict(new))
         assert again.privacy_ == model.privacy_
+        np.testing.assert_array_equal(vw.rebuild(again).leaf_counts_, model.leaf_counts_)
         assert model.privacy_.is_private
         assert model.privacy_.epsilon == 40
         assert series._terms.id in model.privacy_.released

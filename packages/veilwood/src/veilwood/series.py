@@ -64,6 +64,7 @@ from veilwood.privacy.time_factors import (
     compare_factors,
     estimate_counts,
     make_factor,
+    own_decisions,
 )
 from veilwood.safe_io import is_int_in, read_file, read_json, write_file
 from veilwood.trees.counting import ColumnAssignment, LeafCount
@@ -585,8 +586,7 @@ class ReleaseSeries:
             series._schema, series._method = schema, series._estimator._make_method()
             series._path, series._opened, series._records = Path(path), state["opened"], {}
             series._terms = SeriesTerms.from_choices(plan.choices["series"])
-            decisions = {name: value for name, value in plan.choices.items() if name != "series"}
-            series._design = series._make_design(series._terms, plan.public_seed, decisions)
+            series._design = series._make_design(series._terms, plan.public_seed, own_decisions(plan))
             series._check_columns()
             if differs := plan.differences(series.plan()):
                 raise PlanError(f"the file does not lead to its plan: {'; '.join(differs)}.")

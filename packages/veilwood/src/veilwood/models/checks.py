@@ -47,7 +47,7 @@ from veilwood.privacy.loss import SAMPLING_DELTA, Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
-from veilwood.privacy.time_factors import SeriesNoise, replan_series
+from veilwood.privacy.time_factors import SeriesNoise, SeriesTerms, own_decisions
 from veilwood.safe_io import is_int_in
 
 MAX_REGROWN_LEAVES: Final = 1 << 12
@@ -181,12 +181,11 @@ def check_plan(model: BaseForest, *, grow: bool = False) -> Iterator[Check]:
         if own and not grow and _is_large(plan):
             asked = replace(asked, known_forest=forest)
         method = model._make_method()
-        if "series" in plan.choices:
-            planned = replan_series(
-                plan, asked.loss, lambda loss, own: method.make_design(replace(asked, loss=loss, decisions=own)).plan
-            )
-        else:
+        if (series := SeriesTerms.of_plan(plan)) is None:
             planned = method.replan_request(asked, plan)
+        else:
+            single = replace(asked, loss=series.design_loss(asked.loss), decisions=own_decisions(plan))
+            planned = series.plan_of_series(method.make_design(single).plan, asked.loss)
         differs = _plan_differences(model, planned)
     except (VeilwoodError, NotImplementedError) as error:
         yield Check(question, False, f"they cannot be planned: {shorten_text(str(error))}")

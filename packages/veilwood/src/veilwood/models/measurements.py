@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -29,6 +30,7 @@ from veilwood.models import file as model_file
 from veilwood.privacy.door import Measurement, UnchargedDoor
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
+from veilwood.privacy.time_factors import SeriesTerms, own_decisions
 from veilwood.safe_io import read_json, write_file
 
 _METADATA_KEY: Final = b"veilwood"
@@ -240,14 +242,19 @@ def rebuild(source: BaseForest | str | PathLike[str]) -> BaseForest:
         estimator = model_file.construct_estimator(model_file.public_metadata(source))
     plan, method = estimator.plan_, estimator._make_method()
     # A plan that was refined from released values is derived again; any other has its decisions made.
-    decisions = plan.choices if plan.opened_as is None else {}
-    design: Design = method.make_design(estimator._fit_request(schema, plan.public_seed, decisions))
+    decisions, series = plan.choices if plan.opened_as is None else {}, SeriesTerms.of_plan(plan)
+    request = estimator._fit_request(schema, plan.public_seed, decisions if series is None else own_decisions(plan))
+    requested = request.loss
+    if series is not None:
+        request = replace(request, loss=series.design_loss(requested))
+    design: Design = method.make_design(request)
     try:
         with ReplayDoor(design.plan, measurements) as door:
             released = method.measure_rows(design, _zero_rows(plan, design.encoding), door, estimator.n_jobs)
     except (ValueError, IndexError, ArithmeticError) as error:  # values of other shapes than those asked for
         raise ModelFileError(f"the measurements cannot be those of the plan: {shorten_text(str(error))}") from None
-    differs = [name for name in plan.differences(door.plan) if not name.startswith(("opened_as:", "version:"))]
+    replayed = door.plan if series is None else series.plan_of_series(door.plan, requested)
+    differs = [name for name in plan.differences(replayed) if not name.startswith(("opened_as:", "version:"))]
     if differs or door.unused_steps:
         raise ModelFileError(
             "the measurements lead to another plan than that of the model: "
