@@ -179,6 +179,8 @@ def test_what_cannot_be_a_series_is_refused() -> None:
         (ParameterError, lambda: ReleaseSeries(FORESTS["shared"](epsilon=float("inf")), releases=T, period="month")),
         (UseError, lambda: ReleaseSeries(vw.GreedyForestClassifier(SCHEMA, n_rows=9), releases=T, period="month")),
         (UseError, lambda: ReleaseSeries(vw.MedianForestClassifier(SCHEMA, n_rows=9), releases=T, period="month")),
+        (UseError, lambda: ReleaseSeries(vw.PrivateForestClassifier(SCHEMA), releases=T, period="month")),
+        (UseError, lambda: ReleaseSeries(vw.MatrixForestPredictor(SCHEMA), releases=T, period="month")),  # type: ignore[arg-type]
         (UseError, lambda: ReleaseSeries("forest", releases=T, period="month")),  # type: ignore[arg-type]
         (ParameterError, lambda: ReleaseSeries(plain, releases=T, period="month").release(rows())),
         (UseError, lambda: make().model(1)),

@@ -262,7 +262,7 @@ class ReleaseSeries:
         bands: int | None = None,
         tree_column: str | None = None,
     ) -> None:
-        if not isinstance(estimator, BaseForest) or hasattr(estimator, "plan_"):
+        if not hasattr(type(estimator), "_method_class") or hasattr(estimator, "plan_"):
             raise UseError("a series needs an unfitted estimator. Hint: vw.RandomTreesClassifier(schema, epsilon=3).")
         if strategy not in ("auto", *STRATEGIES):
             raise ParameterError("strategy", strategy, "is not known", f"choose auto or one of {', '.join(STRATEGIES)}")
