@@ -49,7 +49,7 @@ def prepare(address: str, invitation: str) -> tuple[str, str]:
             return client.request(method, path, **more).raise_for_status().json()
 
         first = {"invitation": invitation, "name": "bench", "password": "only for this minute"}
-        client.headers["X-CSRF-Token"] = call("POST", "/v1/accounts/first", json=first)["csrf"]
+        client.headers["X-CSRF-Token"] = call("POST", "/v1/accounts/accept", json=first)["csrf"]
         token = call("POST", "/v1/tokens", json={"name": "bench", "scopes": ["ask"], "days": 1})["token"]
         call("POST", "/v1/datasets", json={"name": "cars", "people": "makers of cars", "epsilon": 3})
         table = CAR.X.assign(**{str(CAR.y.name): CAR.y}).to_csv(index=False).encode()
@@ -118,7 +118,7 @@ def main() -> None:
         try:
             assert process.stdout is not None
             process.stdout.readline()
-            model, token = prepare(address, process.stdout.readline().strip().split("invitation=")[1])
+            model, token = prepare(address, process.stdout.readline().strip().split("first=")[1])
             body = json.dumps(json.dumps({"rows": CAR.X[:ROWS].to_dict("records")}))
             fast = write_script(Path(place) / "fast.lua", body, token)
             url = f"{address}/v1/models/{model}/predict"

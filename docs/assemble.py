@@ -117,7 +117,7 @@ def pages() -> dict[str, str]:
         found[f"benchmarks/results/{path.name}"] = f"results/{path.name}"
     found["benchmarks/README.md"] = "results/index.md"
     found["reproductions/README.md"] = "papers.md"
-    for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "PROMISE", "SECURITY", "SUPPORT"):
+    for name in ("ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "PROMISE", "RETRACTED", "SECURITY", "SUPPORT"):
         found[f"{name}.md"] = f"{name.lower()}.md"
     for path in (ROOT / "examples").glob("*.py"):
         found[f"examples/{path.name}"] = f"scripts/{path.stem}.md"

@@ -28,7 +28,7 @@ from veilwood.privacy.loss import Loss
 from veilwood_service import store
 from veilwood_service.access import JsonLogFormatter, Service
 from veilwood_service.accounts import ROLES
-from veilwood_service.app import create_app
+from veilwood_service.app import HeaderTimeoutProtocol, create_app
 from veilwood_service.jobs import execute_job
 from veilwood_service.settings import Limits, Settings
 from veilwood_testing.processes import free_ports, running_postgres
@@ -173,7 +173,14 @@ class Running:
         return self.post("custodian", f"/v1/plans/{plan['id']}/signature", body)
 
     def ledger(self, name: str = "cars") -> Any:
-        return self.get("auditor", f"/v1/datasets/{name}/ledger")
+        """Return a ledger with all of its entries."""
+        path = f"/v1/datasets/{name}/ledger?limit=500"
+        ledger = self.get("auditor", path)
+        while ledger["next"] is not None:
+            later = self.get("auditor", f"{path}&after={ledger['next']}")
+            ledger["entries"] += later["entries"]
+            ledger["next"] = later["next"]
+        return ledger
 
     def run(self, plan: Any) -> Any:
         """Run a signed plan in this process and return its release."""
@@ -227,7 +234,13 @@ def serving(folder: Path, **settings: Any) -> Iterator[Running]:
 def listening(running: Running) -> Iterator[str]:
     """Run a service on a free loopback port, with its jobs; yield its address."""
     port = free_ports(1)[0]
-    options = uvicorn.Config(running.test_client.app, port=port, log_level="critical", timeout_graceful_shutdown=1)
+    options = uvicorn.Config(
+        running.test_client.app,
+        port=port,
+        http=HeaderTimeoutProtocol,
+        log_level="critical",
+        timeout_graceful_shutdown=1,
+    )
     server = uvicorn.Server(options)
     thread = threading.Thread(target=server.run)
     thread.start()

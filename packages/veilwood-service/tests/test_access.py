@@ -46,7 +46,6 @@ NEEDED = {
     ("POST", "/v1/datasets/{name}/ledger/{entry}/resolve"): "data",
     ("POST", "/v1/datasets/{name}/ledger/certificates"): "data",
     ("POST", "/v1/datasets/{name}/ledger/thaw"): "data",
-    ("GET", "/v1/datasets/{name}/budget.svg"): "records",
     ("POST", "/v1/datasets/{name}/retire"): "data",
     ("DELETE", "/v1/datasets/{name}/table"): "data",
     ("POST", "/v1/datasets/{name}/plans"): "plan",
@@ -55,6 +54,8 @@ NEEDED = {
     ("POST", "/v1/plans/{number}/jobs"): "run",
     ("DELETE", "/v1/jobs/{number}"): "run",
     ("PATCH", "/v1/models/{number}"): "plan",
+    ("GET", "/v1/models/{number}/file"): "ask",
+    ("GET", "/v1/models/{number}/onnx"): "ask",
     ("POST", "/v1/models/{number}/predict"): "ask",
     ("POST", "/v1/models/{number}/predict.csv"): "ask",
     ("POST", "/v1/models/{number}/quote"): "ask",
@@ -173,14 +174,14 @@ def test_a_session_of_the_page_repeats_its_word_in_every_change(running: Running
 def test_a_password_is_changed_in_a_session_that_repeats_its_word(running: Running) -> None:
     accounts = running.service.accounts
     accounts.accept_invitation(accounts.invite("test", "pam", ["analyst"]) or "", PASSWORD)
-    client, asked = running.test_client, {"old": PASSWORD, "new": "another long password"}
+    client, request = running.test_client, {"old": PASSWORD, "new": "another long password"}
     found = client.post("/v1/session", json={"name": "pam", "password": PASSWORD}).json()
     right = {"X-CSRF-Token": found["csrf"]}
-    assert client.put("/v1/session/password", json=asked).status_code == 403
-    wrong = client.put("/v1/session/password", json={**asked, "old": "a guess of somebody"}, headers=right)
+    assert client.put("/v1/session/password", json=request).status_code == 403
+    wrong = client.put("/v1/session/password", json={**request, "old": "a guess of somebody"}, headers=right)
     assert (wrong.status_code, "a guess" in wrong.text) == (422, False)
     assert client.get("/v1/session").json()["has_password"]
-    changed = client.put("/v1/session/password", json=asked, headers=right)
+    changed = client.put("/v1/session/password", json=request, headers=right)
     assert changed.status_code == 200
     assert client.get("/v1/session").json()["csrf"] == changed.json()["csrf"] != found["csrf"]
     client.cookies.clear()
@@ -254,3 +255,25 @@ def test_bad_questions_are_refused_by_name(running: Running) -> None:
     assert running.ask("analyst", "POST", path, content=b"[" * 50_000).status_code == 422
     many = {"rows": [{"a": 1}] * 10_001}
     assert running.ask("analyst", "POST", path, json=many).status_code in (413, 422)
+
+
+def test_a_token_revokes_no_other_and_one_for_metrics_downloads_nothing(running: Running) -> None:
+    model, operator = running.trained(epsilon=0.5), caller(running, "operator")
+    metrics, _ = running.service.accounts.issue_token(operator, "metrics", ["operate"], 1)
+    other = running.get("operator", "/v1/tokens")[0]["id"]
+    headers = {"Authorization": f"Bearer {metrics}"}
+    for method, path in (("GET", f"/v1/models/{model}/file"), ("DELETE", f"/v1/tokens/{other}")):
+        assert running.test_client.request(method, path, headers=headers).status_code == 403
+    assert running.ask("analyst", "GET", f"/v1/models/{model}/file").is_success
+
+
+def test_with_tls_cookies_are_for_this_host_and_browsers_stay_with_tls(tmp_path: Path) -> None:
+    with serving(tmp_path, address="https://forest.example") as running:
+        opened = running.test_client.post("/v1/session", json={"name": "analyst", "password": PASSWORD})
+        cookie = opened.headers["set-cookie"]
+        assert cookie.startswith("__Host-veilwood_session=")
+        assert {"Secure", "HttpOnly", "Path=/"} <= {part.strip() for part in cookie.split(";")}
+        assert "max-age=" in opened.headers["strict-transport-security"]
+        assert "unsafe-inline" not in opened.headers["content-security-policy"]
+        page = running.test_client.get("/page/app.js")
+        assert page.headers["cache-control"] != "no-store"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ pytest.importorskip("sqlalchemy")
 
 from argon2 import PasswordHasher
 from sqlalchemy.exc import DatabaseError
+from typer.testing import CliRunner
 
 from veilwood.errors import NotFoundError, ParameterError, UseError
 from veilwood_service import store
 from veilwood_service.accounts import ROLES, Accounts, Caller, DeniedError, RateLimit, TooManyError
-
-PASSWORD = "a long enough password"
+from veilwood_service.commands import service_commands
+from veilwood_testing.running_service import PASSWORD, serving
 
 
 def add(accounts: Accounts, name: str, *roles: str) -> None:
@@ -247,3 +249,16 @@ def test_who_did_what_is_only_added_to(accounts: Accounts) -> None:
     with pytest.raises(DatabaseError, match="append-only"):
         records.update(store.events, {}, account="eve")
     assert len(records.find_all(store.events)) == 5
+
+
+def test_the_owner_of_the_machine_gets_back_in(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        running.service.accounts.update_account("test", "analyst", disabled=True)
+        for name in ("operator", "analyst", "olga"):  # a lost password, a disabled account, a new one
+            result = CliRunner().invoke(service_commands, ["invite", str(tmp_path), name])
+            assert result.exit_code == 0, result.output
+            invitation = result.output.strip().partition("invitation=")[2]
+            body = {"invitation": invitation, "password": f"{PASSWORD}, newer"}
+            assert running.test_client.post("/v1/accounts/accept", json=body).is_success
+            events = running.get("auditor", "/v1/events")["items"]
+            assert {"(machine)", name} <= {event["account"] for event in events}

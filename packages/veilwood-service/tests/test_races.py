@@ -55,7 +55,7 @@ def test_64_clients_never_overspend_and_pay_once_for_one_batch(settings: Setting
     assert len({found.text for found in same}) == 1
     assert Counter(found.status_code for found in each) == {200: AFFORDABLE, 409: CLIENTS - AFFORDABLE}
     with serving(settings.folder, database=settings.database) as running:
-        ledger = running.get("auditor", "/v1/datasets/cars/ledger")
+        ledger = running.ledger()
         assert (ledger["spent"], ledger["remaining"]) == (f"epsilon={PRICE * (AFFORDABLE + 1):g}", "epsilon=0")
         counted = [entry["key"] for entry in ledger["entries"] if entry["state"] == "committed"]
         assert len(counted) == len(set(counted)) == AFFORDABLE + 1

@@ -29,10 +29,10 @@ def test_a_service_starts_in_one_command_and_prints_how_to_begin(tmp_path: Path)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"Veilwood at http://127.0.0.1:{port}\n"
-        word = process.stdout.readline().strip().split("#invitation=")[1]
+        word = process.stdout.readline().strip().split("#first=")[1]
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=httpx.HTTPTransport(retries=8)) as client:
-            asked = {"invitation": word, "name": "anna", "password": PASSWORD}
-            assert client.post("/v1/accounts/accept", json=asked).status_code == 200
+            request = {"invitation": word, "name": "anna", "password": PASSWORD}
+            assert client.post("/v1/accounts/accept", json=request).status_code == 200
             assert client.get("/v1/session").json()["name"] == "anna"
             assert client.get("/healthz").json()["status"] == "alive"
         process.terminate()
@@ -61,12 +61,12 @@ def test_a_service_speaks_tls_by_itself(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == f"Veilwood at https://127.0.0.1:{port}\n"
-        word = process.stdout.readline().strip().split("#invitation=")[1]
+        word = process.stdout.readline().strip().split("#first=")[1]
         trusted = ssl.create_default_context(cafile=str(certificate))
         transport = httpx.HTTPTransport(retries=8, verify=trusted)
         with httpx.Client(base_url=f"https://127.0.0.1:{port}", transport=transport) as client:
-            asked = {"invitation": word, "name": "anna", "password": PASSWORD}
-            cookie = client.post("/v1/accounts/accept", json=asked).headers["set-cookie"].lower()
+            request = {"invitation": word, "name": "anna", "password": PASSWORD}
+            cookie = client.post("/v1/accounts/accept", json=request).headers["set-cookie"].lower()
         assert "secure" in cookie
         process.terminate()
 

@@ -7,6 +7,7 @@ The roles are implemented in ``veilwood_secure.roles``.
 from __future__ import annotations
 
 import importlib.util
+import json
 import signal
 import threading
 from pathlib import Path
@@ -89,7 +90,12 @@ def setup(
     if len(hosts) != 3:
         raise UseError(f"--host was given {len(hosts)} times. Hint: pass it once for each of the three servers.")
     public = Schema.load(schema)
-    owners = {arg.partition("=")[0]: arg.partition("=")[2].split(",") if "=" in arg else None for arg in owner}
+    owners: dict[str, list[str] | None] = {}
+    for argument in owner:
+        party, _, columns = argument.partition("=")
+        if party in owners:
+            raise UseError(f"--owner {party} was given twice. Hint: give each owner another name, or all its columns.")
+        owners[party] = columns.split(",") if columns else None
     task = Task(
         name or default_task_name(public),
         public.to_dict(),
@@ -120,7 +126,7 @@ def setup(
     print(
         f"Give each new role its folder and, by another channel, its secret from {folder / 'secrets'}. Existing roles"
     )
-    print("need their new config.json only. Then delete the secrets and every key.pem here.")
+    print("need their new tasks.json only. Then delete the secrets and every key.pem here.")
     print(f"Keep {folder / 'authorities'} and its secrets offline: they can be used to add parties.")
 
 
@@ -302,6 +308,9 @@ def user(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="CSV", help="Output file. Default: standard output.")
     ] = None,
+    receipts: Annotated[
+        Path | None, typer.Option("--receipts", metavar="JSON", help="Output file for the servers' signed statements.")
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -316,11 +325,14 @@ def user(
     from veilwood.data.tables import read_table
     from veilwood_secure.roles.user import User
 
-    if out is not None:
-        check_output(out, force)
+    for file in (out, receipts):
+        if file is not None:
+            check_output(file, force)
     with User(folder, task) as party:
         labels = party.predict(read_table(table, party.task.public_schema, target=False))
         certificate = party.privacy_
+    if receipts is not None:
+        receipts.write_text(json.dumps([each.to_dict() for each in party.receipts], indent=1) + "\n")
     answers = pd.DataFrame({"row": range(len(labels)), party.task.public_schema.target.name: labels})
     if out is not None:
         answers.to_csv(out, index=False)
@@ -334,6 +346,9 @@ def user(
 @secure.command()
 def demo(
     folder: Annotated[Path | None, typer.Option("--folder", help="Folder that keeps configurations and logs.")] = None,
+    lie: Annotated[
+        bool, typer.Option("--lie", help="Let a server change one bit first, and show that it is caught.")
+    ] = False,
 ) -> None:
     """Run three servers, two owners and a user on this machine, and report what each of them saw.
 
@@ -343,4 +358,4 @@ def demo(
     """
     from veilwood_secure.roles.local import run_demo
 
-    run_demo(folder)
+    run_demo(folder, lie=lie)

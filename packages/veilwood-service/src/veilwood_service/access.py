@@ -27,6 +27,7 @@ from veilwood_service.predictions import Predictions
 from veilwood_service.private_queries import PrivateQueries
 from veilwood_service.settings import Settings
 from veilwood_service.store import Store
+from veilwood_service.tables import clean_tables
 from veilwood_service.training import Plans
 
 _HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -124,6 +125,7 @@ class Service:
         database.create_tables()
         ledgers = Ledgers(settings, database)
         ledgers.freeze_older_copies()
+        clean_tables(settings, database)
         return cls(
             settings,
             database,

@@ -105,6 +105,28 @@ class Client:
         body = {"name": name, "roles": list(roles), "subject": subject}
         return cast("str | None", self._call_json("POST", "/v1/accounts", json=body)["invitation"])
 
+    def accounts(self) -> list[Json]:
+        """List all accounts, with roles and state."""
+        return cast("list[Json]", self._call_json("GET", "/v1/accounts"))
+
+    def change_account(self, name: str, roles: Sequence[str] = (), disabled: bool | None = None) -> None:
+        """Change roles or access of another account. Its tokens and sessions end."""
+        body = {"roles": list(roles) or None, "disabled": disabled}
+        self._call_json("PATCH", f"/v1/accounts/{name}", json=body)
+
+    def change_password(self, old: str, new: str) -> None:
+        """Change your password. All tokens and other sessions end."""
+        session = self._call_json("PUT", "/v1/session/password", json={"old": old, "new": new})
+        self._http.headers["X-CSRF-Token"] = session["csrf"]
+
+    def tokens(self) -> list[Json]:
+        """List your tokens and sessions."""
+        return cast("list[Json]", self._call_json("GET", "/v1/tokens"))
+
+    def revoke(self, token: str) -> None:
+        """Revoke a token, or end a session, by its id."""
+        self._send_request("DELETE", f"/v1/tokens/{token}")
+
     def issue_token(self, name: str, scopes: Sequence[str], days: int = 30) -> str:
         """Create a token for scripts and return it; it is shown this once."""
         body = {"name": name, "scopes": list(scopes), "days": days}
@@ -159,6 +181,14 @@ class Client:
         body = {"epsilon": epsilon, "account": account, "period": period}
         return self._request_record("POST", f"/v1/datasets/{dataset}/allowances", json=body)
 
+    def allowances(self, dataset: str) -> list[Json]:
+        """List the narrower limits of a data set, with what is left of each."""
+        return cast("list[Json]", self._call_json("GET", f"/v1/datasets/{dataset}/allowances"))
+
+    def remove_allowance(self, dataset: str, allowance: str) -> None:
+        """Remove a narrower limit. Its charges stay in the ledger."""
+        self._send_request("DELETE", f"/v1/datasets/{dataset}/allowances/{allowance}")
+
     def ledger(self, dataset: str, limit: int = 100) -> Json:
         """Return the ledger of a data set with its newest entries; for custodians and auditors."""
         return self._request_record("GET", f"/v1/datasets/{dataset}/ledger", params={"limit": limit})
@@ -191,11 +221,24 @@ class Client:
 
     # -- plans and models ------------------------------------------------------------------------------------------
 
+    def estimators(self) -> list[Json]:
+        """List the estimators with their parameters."""
+        return cast("list[Json]", self._call_json("GET", "/v1/estimators"))
+
     def plan(
-        self, dataset: str, estimator: str = "private-forest", *, epsilon: float = 1.0, delta: float = 0.0, **more: Any
+        self,
+        dataset: str,
+        estimator: str = "private-forest",
+        *,
+        epsilon: float = 1.0,
+        delta: float = 0.0,
+        name: str = "",
+        note: str = "",
+        **more: Any,
     ) -> Json:
         """Plan a training and return the plan. Further keywords are parameters of the estimator."""
-        body = {"estimator": estimator, "epsilon": epsilon, "delta": delta, "parameters": more}
+        body: Json = {"estimator": estimator, "epsilon": epsilon, "delta": delta, "parameters": more}
+        body |= {"name": name, "note": note}
         return self.get_plan(self._call_json("POST", f"/v1/datasets/{dataset}/plans", json=body)["id"])
 
     def plan_evaluation(self, model: str, *, epsilon: float = 0.1, delta: float = 0.0) -> Json:
@@ -262,6 +305,14 @@ class Client:
     def model(self, model: str) -> Json:
         """Return one release with its certificate."""
         return self._request_record("GET", f"/v1/models/{model}")
+
+    def rename(self, model: str, name: str, note: str | None = None) -> Json:
+        """Change name and note of a model."""
+        return self._request_record("PATCH", f"/v1/models/{model}", json={"name": name, "note": note})
+
+    def evaluations(self, model: str) -> list[Json]:
+        """List the evaluations of a model, newest first."""
+        return cast("list[Json]", self._call_json("GET", f"/v1/models/{model}/evaluations"))
 
     def download(self, model: str, path: str | PathLike[str], *, onnx: bool = False) -> None:
         """Save a trained model to a file, for ``vw.load``, or as ONNX."""

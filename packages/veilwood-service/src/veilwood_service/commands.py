@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -75,13 +76,16 @@ def _read_json_file(path: Path) -> Any:
 _ARGUMENTS: Final[dict[str, tuple[type, str]]] = {
     "dataset": (str, "Name of a data set."), "plan": (str, "Id of a plan."), "model": (str, "Id of a model."),
     "job": (str, "Id of a job."), "name": (str, "Name of the account, data set or token."),
+    "token": (str, "Id of a token."), "allowance": (str, "Id of an allowance."),
     "entry": (int, "Number of a ledger entry."), "fingerprint": (str, "Hash of the plan that you have read."),
     "table": (str, "A .csv or .parquet file, or - for CSV from a pipe."), "rows": (Path, "A CSV file of public rows."),
     "schema": (Path, "Reviewed schema, JSON."), "certificates": (list[Path], "Certificates, JSON."),
 }  # fmt: skip
 """Parameters of the client's methods that are arguments of a command, with type and help."""
 _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
-    "roles": (list[str], "Role of a new account; can be repeated. Omit it for an account that exists."),
+    "roles": (list[str], "Role; can be repeated. For an invitation, omit it if the account exists."),
+    "disabled": (bool | None, "Whether the account may do anything."),
+    "name": (str, "Name of the model."), "note": (str | None, "What the model is for."),
     "subject": (str | None, "Identity at the OpenID provider, instead of a link."),
     "scopes": (list[str], "Right: ask, plan, run, sign, data, records, accounts, operate; can be repeated."),
     "days": (int, "Days until it expires."), "limit": (int, "Maximum number of records."),
@@ -97,7 +101,8 @@ _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "path": (Path, "Output file."), "onnx": (bool, "Save as ONNX."),
 }  # fmt: skip
 """Parameters that are options, with type and help."""
-_FLAGS: Final = {"roles": "--role", "scopes": "--scope", "more": "--param", "askers": "--asker", "path": "--out -o"}
+_FLAGS: Final = {"roles": "--role", "scopes": "--scope", "more": "--param", "askers": "--asker", "path": "--out -o",
+                 "disabled": "--disabled/--enabled"}  # fmt: skip
 _READERS: Final[dict[str, Callable[[Any], Any]]] = {
     "rows": _read_rows,
     "schema": _read_json_file,
@@ -110,7 +115,7 @@ _READERS: Final[dict[str, Callable[[Any], Any]]] = {
 def _cli_parameter(parameter: Parameter) -> Parameter:
     """Return the argument or option of a command for a parameter of a method."""
     name, default = parameter.name, parameter.default
-    if name in _ARGUMENTS:
+    if name in _ARGUMENTS and default is Parameter.empty:
         kind, text = _ARGUMENTS[name]
         return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[kind, typer.Argument(help=text)])
     kind, text = _OPTIONS[name]
@@ -148,6 +153,10 @@ def _add_remote_command(
 
 _LOG_IN: Final = "--account ana"
 _add_remote_command("invite", Client.invite, f"invite eve --role analyst {_LOG_IN}", LoginOptions, "Added")
+_add_remote_command("accounts", Client.accounts, f"accounts {_LOG_IN}", LoginOptions)
+_add_remote_command("change", Client.change_account, f"change eve --disabled {_LOG_IN}", LoginOptions, "Changed")
+_add_remote_command("tokens", Client.tokens, f"tokens {_LOG_IN}", LoginOptions)
+_add_remote_command("revoke", Client.revoke, f"revoke 09c0c79330a9252dd58c31db {_LOG_IN}", LoginOptions, "Revoked")
 _add_remote_command("token", Client.issue_token, f"token nightly --scope plan --scope run {_LOG_IN}", LoginOptions)
 _add_remote_command("events", Client.events, "events --limit 20")
 _add_remote_command("datasets", Client.datasets, "datasets")
@@ -157,6 +166,8 @@ _add_remote_command("schema", Client.schema, "schema visits")
 _add_remote_command("draft", Client.draft, "draft visits > visits.json")
 _add_remote_command("declare", Client.set_schema, "declare visits visits.json", end="Declared")
 _add_remote_command("allow", Client.add_allowance, "allow visits --epsilon 0.5 --account ana --period year")
+_add_remote_command("allowances", Client.allowances, "allowances visits")
+_add_remote_command("disallow", Client.remove_allowance, "disallow visits 4be172456d3cc4b350373ded", end="Removed")
 _add_remote_command("ledger", Client.ledger, "ledger visits")
 _add_remote_command("verify", Client.verify_ledger, "verify visits")
 _add_remote_command("certificates", Client.charge_certificates, "certificates visits june.json july.json")
@@ -164,6 +175,7 @@ _add_remote_command("thaw", Client.thaw, 'thaw visits --reason "the disk broke" 
 _add_remote_command("resolve", Client.resolve, 'resolve visits 12 --reason "power failure on May 3"')
 _add_remote_command("delete-table", Client.delete_table, "delete-table visits", end="Deleted")
 _add_remote_command("retire", Client.retire, 'retire visits --reason "the study has ended"')
+_add_remote_command("estimators", Client.estimators, "estimators")
 _add_remote_command("plan", Client.plan, "plan visits --epsilon 0.5")
 _add_remote_command("plans", Client.plans, "plans")
 _add_remote_command("sign", Client.sign, "sign 4be172456d3cc4b350373ded a32c347518d4... --runs 2")
@@ -171,6 +183,8 @@ _add_remote_command("run", Client.run, "run 4be172456d3cc4b350373ded")
 _add_remote_command("jobs", Client.jobs, "jobs")
 _add_remote_command("cancel", Client.cancel, "cancel 09c0c79330a9252dd58c31db")
 _add_remote_command("models", Client.models, "models")
+_add_remote_command("rename", Client.rename, 'rename 09c0c79330a9252dd58c31db "Visits, spring" --note "for the board"')
+_add_remote_command("evaluations", Client.evaluations, "evaluations 09c0c79330a9252dd58c31db")
 _add_remote_command("predict", Client.predict, "predict 09c0c79330a9252dd58c31db new-visits.csv")
 _add_remote_command("quote", Client.quote, "quote 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25")
 _add_remote_command("ask", Client.answer, "ask 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25")
@@ -193,7 +207,7 @@ def remote_accept(
     """
     typed = password or typer.prompt("New password", hide_input=True, confirmation_prompt=True)
     with Client(address) as client:
-        client.accept(invitation.rpartition("invitation=")[2], typed, name)
+        client.accept(invitation.rpartition("=")[2], typed, name)
     print("The password is set.")
 
 
@@ -288,11 +302,15 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         create_demo_data(service)
         link = f"Open the demonstration: {reached}/page/index.html#demo={service.accounts.set_random_password('demo')}"
     elif service.has_no_accounts():
-        link = f"First account: {reached}/page/index.html#invitation={service.accounts.invite_first()}"
-    print(f"Veilwood at {reached}")
-    if link:
-        print(link, flush=True)
-    uvicorn.run(
+        link = f"First account: {reached}/page/index.html#first={service.accounts.invite_first()}"
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:  # the link works from the moment it is printed
+                print(f"Veilwood at {reached}", *([link] if link else []), sep="\n", flush=True)
+
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -306,6 +324,8 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=10,
     )
+    with suppress(KeyboardInterrupt):  # raised again once everything has stopped
+        Server(config).run()
 
 
 _MAX_CONNECTIONS: Final = 4000  # further ones are answered with status 503

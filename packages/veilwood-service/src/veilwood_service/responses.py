@@ -207,6 +207,24 @@ class Charged(Budget):
     charged: list[int]
 
 
+class EstimatorParameter(BaseModel):
+    """A parameter that an analyst may choose. ``options`` is empty if other values are possible."""
+
+    name: str
+    default: Any
+    options: list[str]
+    help: str
+
+
+class Estimator(BaseModel):
+    """An estimator for a task, with its parameters."""
+
+    name: str
+    task: str
+    summary: str
+    parameters: list[EstimatorParameter]
+
+
 class Asked(BaseModel):
     """Request from which a plan was made."""
 

@@ -14,7 +14,6 @@ from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field, StrictFloat, StrictInt
 
-from veilwood import charts
 from veilwood.data.schema import Schema
 from veilwood.drafting.draft import draft_from_table
 from veilwood.drafting.review import Review
@@ -414,16 +413,6 @@ def _spent_by_account(service: Service, dataset: str) -> list[responses.AccountS
     ]
 
 
-@router.get("/{name}/budget.svg", response_class=Response)
-def get_budget_chart(request: Request, caller: AuthenticatedCaller, name: str, theme: str = "light") -> Response:
-    """Return a chart of what each account has spent, as fractions of the budget, for custodians and auditors."""
-    caller.require_scope("records")
-    service = get_service(request)
-    get_dataset(service.database, name)
-    spent = [(one.account, one.epsilon, one.account == caller.name) for one in _spent_by_account(service, name)]
-    return svg_response(charts.draw_budget(spent, _epsilon_of(service.ledgers.open(name).balance().budget)), theme)
-
-
 @router.post("/{name}/ledger/verify")
 def verify_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Verified:
     """Verify the hash chain of the ledger, and return its last hash, to be recorded elsewhere."""
@@ -479,21 +468,6 @@ def resolve_entry(
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------
-
-_DARK_COLOURS: Final = {
-    charts.INK: "#e8eeea", charts.SOFT: "#a7b4ad", charts.RULE: "#34403a", charts.BLUE: "#8fc3ff",
-    charts.WARM: "#ff9a8f", charts.BAND: "#29445c", "#eef2f5": "#2a3531", "#9db8ca": "#5f86a8",
-}  # fmt: skip
-"""Colours of charts in the dark, by those in the light."""
-
-
-def svg_response(image: str, theme: str) -> Response:
-    """Return a chart, in the colours of a theme."""
-    if theme == "dark":
-        for light, dark in _DARK_COLOURS.items():
-            image = image.replace(light, dark)
-    policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
-    return Response(image, media_type="image/svg+xml", headers=policy)
 
 
 def _epsilon_of(loss: Loss | None) -> float | None:

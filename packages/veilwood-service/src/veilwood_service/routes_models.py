@@ -16,9 +16,7 @@ import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from veilwood import charts
 from veilwood.errors import NotFoundError, ParameterError, UseError
-from veilwood.evaluation.quality import Quality
 from veilwood.models.onnx import export_onnx
 from veilwood.privacy.loss import guarantee_strength
 from veilwood.privacy.plan import Plan
@@ -28,10 +26,10 @@ from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import Caller
 from veilwood_service.budgets import grant_of
 from veilwood_service.predictions import parse_csv_rows, predict_rows
-from veilwood_service.routes_data import Amount, body_of, parse_body, svg_response
+from veilwood_service.routes_data import Amount, body_of, parse_body
 from veilwood_service.routes_people import PageCursor, PageLength
 from veilwood_service.store import DatabaseRow
-from veilwood_service.training import Grant, RunRequest
+from veilwood_service.training import Grant, RunRequest, describe_estimators
 
 router = APIRouter(prefix="/v1", tags=["models"])
 RetryKey = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
@@ -85,6 +83,12 @@ class Questions(BaseModel):
 
 
 # -- plans -----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/estimators")
+def list_estimators(caller: AuthenticatedCaller) -> list[responses.Estimator]:
+    """List the estimators with their parameters."""
+    return [responses.Estimator(**facts) for facts in describe_estimators()]
 
 
 @router.get("/plans")
@@ -247,47 +251,6 @@ async def get_effects(request: Request, caller: AuthenticatedCaller, number: str
     return effects
 
 
-@router.get("/models/{number}/effects.svg", response_class=Response)
-async def get_effects_chart(
-    request: Request, caller: AuthenticatedCaller, number: str, column: str, theme: str = "light"
-) -> Response:
-    """Return a chart of the effect of one column."""
-    service = get_service(request)
-    effects = await service.lanes.files.run(_explain_model, service, number)
-    main = next((main for main in effects.main if main.column == column), None)
-    if main is None:
-        raise NotFoundError("effect of column", column)
-    kinds = {feature.name: feature.kind for feature in service.predictions.get_model(number).schema_.features}
-    draw = charts.draw_steps if kinds.get(column) == "numeric" else charts.draw_category_bars
-    return svg_response(draw(main.groups, main.effect, main.error, effects.outputs), theme)
-
-
-@router.get("/models/{number}/calibration.svg", response_class=Response)
-def get_calibration_chart(request: Request, caller: AuthenticatedCaller, number: str, theme: str = "light") -> Response:
-    """Return a chart of the calibration that an evaluation has measured."""
-    record = _get_model_record(get_service(request), number)
-    quality = None if record["result"] is None else Quality.from_dict(json.loads(record["result"]))
-    points = [] if quality is None else [
-        (point.predicted, point.happened.value, point.happened.low, point.happened.high, point.rows)
-        for point in quality.calibration if point.happened.value is not None
-    ]  # fmt: skip
-    if not points:
-        raise NotFoundError("calibration of", number, hint="choose an evaluation of a classifier")
-    return svg_response(charts.draw_calibration(points), theme)
-
-
-@router.get("/charts/odds.svg", response_class=Response)
-def get_odds_chart(
-    caller: AuthenticatedCaller,
-    epsilon: Annotated[float, Query(gt=0, le=1e6)],
-    delta: Annotated[float, Query(ge=0, lt=1)] = 0.0,
-    theme: str = "light",
-) -> Response:
-    """Return a chart of how far a belief about one person can move at this loss."""
-    low, high = charts.posterior_range(0.5, epsilon, delta)
-    return svg_response(charts.draw_odds([("a coin flip, before", low, 0.5, high)]), theme)
-
-
 def _explain_model(service: Service, number: str) -> Any:
     model = service.predictions.get_model(number)
     if not hasattr(model, "explain"):
@@ -308,6 +271,7 @@ async def get_report(request: Request, caller: AuthenticatedCaller, number: str)
 @router.get("/models/{number}/file", response_class=Response)
 def get_file(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Download a trained model."""
+    caller.require_scope("ask")
     stored = get_service(request).database.find(store.model_files, model=number)
     if stored is None:
         raise NotFoundError("trained model", number, hint="choose one from the list of models")
@@ -318,6 +282,7 @@ def get_file(request: Request, caller: AuthenticatedCaller, number: str) -> Resp
 @router.get("/models/{number}/onnx", response_class=Response)
 async def get_onnx(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Download a trained model as ONNX."""
+    caller.require_scope("ask")
     service = get_service(request)
     content = await service.lanes.files.run(_export_model, service, number, "model.onnx", export_onnx)
     return _as_download(content, f"{number}.onnx")

@@ -76,10 +76,11 @@ def _validate_table(path: Path, kind: str, max_bytes: int) -> None:
 
 def clean_tables(settings: Settings, database: Store) -> None:
     """Remove the files that no data set uses: interrupted uploads, replaced and deleted tables."""
-    used = {row["source"] for row in database.find_all(store.datasets)}
+    # Compared by name, because the folder of a service may have been moved.
+    used = {Path(row["source"] or "").name for row in database.find_all(store.datasets)}
     for path in settings.tables_folder.iterdir():
         with suppress(FileNotFoundError):  # another process was faster
-            if str(path) not in used and time.time() - path.stat().st_mtime > _STALE_SECONDS:
+            if path.name not in used and time.time() - path.stat().st_mtime > _STALE_SECONDS:
                 path.unlink()
 
 

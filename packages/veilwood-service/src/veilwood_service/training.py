@@ -11,11 +11,14 @@ import hashlib
 import inspect
 import json
 import os
+import re
 import tempfile
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from typing import Any, Final, Literal
 
+from veilwood import estimators
 from veilwood.data.schema import Schema
 from veilwood.errors import NotFoundError, ParameterError, PlanError, UseError
 from veilwood.estimators import MatrixForestPredictor
@@ -246,3 +249,38 @@ def _require_bounded(loss: Loss) -> Loss:
     if not loss.is_bounded:
         raise UseError("the service releases nothing without a guarantee. Hint: pass a finite epsilon.")
     return loss
+
+
+_PARAMETER_TEXT: Final = re.compile(r"^(\w[\w, ]*?) : (.+)\n((?:    .*\n)+)", re.MULTILINE)
+
+
+@cache
+def describe_estimators() -> list[dict[str, Any]]:
+    """Return every estimator with the parameters that an analyst may choose, as the docstrings describe them."""
+    kinds: list[type[Any]] = [getattr(estimators, name) for name in estimators.__all__]
+    own = {kind: _described_parameters(kind) for kind in kinds}
+    shared = {name: text for kind in kinds for name, text in own[kind].items()}  # one of them says what they share
+    return [
+        {
+            "name": kind.__name__,
+            "task": kind._task,
+            "summary": inspect.getdoc(kind).partition("\n\n")[0].replace("\n", " "),  # type: ignore[union-attr]
+            "parameters": [
+                {"name": name, "default": known.default, **({**shared, **own[kind]}[name])}
+                for name, known in inspect.signature(kind).parameters.items()
+                if name in requestable_parameters(kind)
+            ],
+        }
+        for kind in kinds
+    ]
+
+
+def _described_parameters(kind: type[Any]) -> dict[str, dict[str, Any]]:
+    """Return the options and the first sentence of each parameter that the docstring of a class describes itself."""
+    section = (inspect.getdoc(kind) or "").partition("----------\n")[2].partition("\nAttributes\n")[0]
+    described = dict[str, dict[str, Any]]()
+    for names, values, text in _PARAMETER_TEXT.findall(f"{section}\n"):
+        options = re.findall(r'"([\w-]+)"', values) if values.startswith("{") else []
+        sentence = " ".join(text.split()).replace("``", "").partition(". ")[0].rstrip(".")
+        described |= {name: {"options": options, "help": f"{sentence}."} for name in names.split(", ")}
+    return described

@@ -60,6 +60,7 @@ WORDS = {
     "IN_MEMORY": "the ledger was kept in memory only",
     "THIS_FIT_ALONE": "this fit alone",
     "NO_COLLUSION": "no two of the three servers collude, and each of them follows the protocol",
+    "ONE_DEVIATES": "if one does not follow the protocol, the others notice it and stop",
     "DEALT_JOINTLY": "servers add parts of the noise that they know",
     "SAMPLED_JOINTLY": "its distance from the exact law is contained in delta",
     "OWNERS_COUNT": "owners count their own rows",
@@ -185,6 +186,9 @@ SECURE: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
     "a public forest, dealt": (f"{COUNTED} DEALT_JOINTLY", by_servers("public-forest", **public("dealt"))),
     "a public forest, sampled": (f"{COUNTED} SAMPLED_JOINTLY", by_servers("public-forest", **public("sampled"))),
     "PrivateForest of owners who stay": (f"{COUNTED} DEALT_JOINTLY SAMPLED_JOINTLY", by_servers("public-forest")),
+    "a hidden tree of checked servers": (
+        HIDDEN.replace("NO_COLLUSION", "ONE_DEVIATES"), by_servers("hidden-tree", settings={"servers": "checked"}),
+    ),
     "PrivateForest on shares": (
         f"{HIDDEN} DEALT_JOINTLY", by_servers("forest-on-shares"),
     ),

@@ -43,6 +43,7 @@ from veilwood_secure.roles.program import (
 
 LEAF_MECHANISMS: Final = ("laplace", "exponential", "noisy-max")
 SPLIT_MECHANISMS: Final = ("noisy-max", "exponential")
+BUDGETS: Final = ("growing", "even")
 
 
 @dataclass(frozen=True)
@@ -148,11 +149,16 @@ class NoisyPublicTrees(PublicTrees):
 
     ring = np.uint64
     settings: ClassVar[Mapping[str, Any]] = {
-        "max_depth": 3, "n_trees": 1, "splits": "noisy-max", "leaves": "laplace",
+        "max_depth": 3, "n_trees": 1, "splits": "noisy-max", "leaves": "laplace", "budget": "growing",
     }  # fmt: skip
 
     def _make_plan(self) -> Plan:
         splits, leaves = self.options["splits"], self.options["leaves"]
+        if self.options.get("budget", "growing") not in BUDGETS:
+            raise UseError(
+                f"task {self.task.name!r}: budget={self.options['budget']!r} is unknown. "
+                f"Hint: choose {' or '.join(BUDGETS)}."
+            )
         if splits not in SPLIT_MECHANISMS or leaves not in LEAF_MECHANISMS:
             raise UseError(
                 f"task {self.task.name!r}: splits={splits!r}, leaves={leaves!r} are not mechanisms. "
@@ -183,8 +189,13 @@ class NoisyPublicTrees(PublicTrees):
             Loss(self.task.exact_epsilon, delta), steps, "trees whose splits and leaves are chosen with noise"
         )
 
+    def find_unchecked(self) -> str | None:
+        """Return the exponential mechanism, whose weights times a uniform number take 60 bits."""
+        return "exponential weights" if "exponential" in (self.options["splits"], self.options["leaves"]) else None
+
     def _split_budget(self) -> tuple[Fraction, ...]:
-        return level_epsilons(self.task.exact_epsilon, self.depth)
+        """Return the budgets of levels and leaves: those of hidden trees, or even ones, as published."""
+        return level_epsilons(self.task.exact_epsilon, self.depth, even=self.options["budget"] == "even")
 
     def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
         """Return noisy selectors, level by level."""

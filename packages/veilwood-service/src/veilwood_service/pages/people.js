@@ -1,70 +1,273 @@
-// Tokens and accounts.
-import { action, api, card, field, form, h, notify, state, t, tag, when } from "/page/dom.js";
+// The own account with its tokens and password, the accounts of others, and who did what.
+import {
+  action,
+  again,
+  api,
+  can,
+  card,
+  choices,
+  facts,
+  field,
+  form,
+  h,
+  notify,
+  soft,
+  state,
+  table,
+  tag,
+  when,
+} from "/page/dom.js";
 
-const again = () => window.dispatchEvent(new HashChangeEvent("hashchange"));
+const ROLES = [
+  ["custodian", "custodian", "manages data and budgets, signs plans, thaws ledgers; may do what analysts may"],
+  ["analyst", "analyst", "plans, runs signed plans, predicts and asks"],
+  ["auditor", "auditor", "reads ledgers, plans, jobs and events"],
+  ["operator", "operator", "invites people, manages accounts, reads metrics"],
+];
+const SCOPES = {
+  ask: "predict, and ask private predictors",
+  plan: "propose plans and name models",
+  run: "run signed plans, cancel jobs",
+  sign: "sign plans",
+  data: "register data sets, tables, schemas and allowances",
+  records: "read ledgers, events and all plans",
+  accounts: "see accounts",
+  operate: "read metrics and states of jobs",
+};
 
-const ROLES = ["custodian", "analyst", "auditor", "operator"];
+let shownOnce = null; // a token or an invitation that was made just now
 
-function boxes(name, legend, choices, had = []) {
-  return h("fieldset", {}, h("legend", {}, legend), h("div", { class: "row" },
-    choices.map((choice) => h("label", { class: "small" }, h("input", { type: "checkbox", name, value: choice, checked: had.includes(choice) }), choice))));
+const takeShown = () => {
+  const shown = shownOnce;
+  shownOnce = null;
+  return h("div", { role: "status" }, shown);
+};
+
+const showNext = (...shown) => {
+  shownOnce = card(...shown);
+  again();
+};
+
+export async function account() {
+  const tokens = await api("GET", "/tokens");
+  const ofKind = (kind) => tokens.filter((token) => token.kind === kind);
+  const revoke = (words) => [
+    "Action",
+    null,
+    (one) =>
+      action(
+        words,
+        async () => {
+          await api("DELETE", `/tokens/${one.id}`);
+          again();
+        },
+        "danger",
+        `${words}: ${one.name}`,
+      ),
+  ];
+  return [
+    h("h1", {}, state.me.name),
+    h("p", { class: "lead" }, state.me.roles.join(", ")),
+    takeShown(),
+    card(
+      "Tokens",
+      soft("For scripts. A token is shown once, has at most your rights, and expires."),
+      table(
+        "Tokens",
+        [
+          ["For", (one) => one.name],
+          ["Rights", (one) => one.scopes],
+          ["Until", (one) => one.expires, (one) => when(one.expires)],
+          revoke("Revoke"),
+        ],
+        ofKind("token"),
+        "You have no tokens.",
+      ),
+      h(
+        "details",
+        { open: !ofKind("token").length },
+        h("summary", {}, "Create a token"),
+        form(
+          [
+            field("name", "What is it for?", { required: true, maxlength: 200 }),
+            field("days", "Days to live", { type: "number", min: 1, max: 366, value: "30", required: true }),
+            choices(
+              "scopes",
+              "Rights",
+              state.me.scopes.map((name) => [name, name, SCOPES[name]]),
+            ),
+          ],
+          "Create the token",
+          async ({ name, days, scopes }) => {
+            const { token } = await api("POST", "/tokens", { name, scopes, days: Number(days) });
+            showNext("Copy it now; it is not shown again", h("pre", { tabindex: 0 }, token));
+          },
+        ),
+      ),
+    ),
+    card(
+      "Sessions",
+      table(
+        "Sessions",
+        [
+          ["Opened", (one) => one.created, (one) => when(one.created)],
+          ["Ends", (one) => one.expires, (one) => when(one.expires)],
+          revoke("End"),
+        ],
+        ofKind("session"),
+      ),
+    ),
+    state.me.has_password &&
+      card(
+        "Your password",
+        soft("Changing it ends all your tokens and other sessions."),
+        form(
+          [
+            field("old", "Current password", { type: "password", autocomplete: "current-password", required: true }),
+            field("new", "New password", {
+              type: "password",
+              autocomplete: "new-password",
+              required: true,
+              minlength: 12,
+              help: "At least 12 characters.",
+            }),
+          ],
+          "Change the password",
+          async (typed) => {
+            state.me.csrf = (await api("PUT", "/session/password", typed)).csrf;
+            notify("The password is changed.");
+            again();
+          },
+        ),
+      ),
+  ];
 }
-const chosen = (form, name) => [...form.querySelectorAll(`[name=${name}]:checked`)].map((box) => box.value);
 
-export async function tokens() {
-  const made = h("div"), list = h("div");
-  await fill(list);
-  return [h("h1", {}, t("token.title")), h("p", { class: "lead" }, t("token.lead")), made, list,
-    card(form([field("name", t("token.name"), { required: true }), field("days", t("token.days"), { type: "number", min: 1, max: 366, value: 30 }),
-      boxes("scopes", t("token.scopes"), state.me.scopes)], t("token.go"), async (asked, place) => {
-      const answer = await api("POST", "/tokens", { name: asked.name, days: Number(asked.days), scopes: chosen(place, "scopes") });
-      made.replaceChildren(card(h("p", {}, t("token.once")), h("pre", {}, answer.token)));
-      await fill(list);
-    })), state.me.has_password && password()];
-}
-
-function password() {
-  return card(h("h2", {}, t("password.title")), h("p", { class: "soft small" }, t("password.lead")), form([
-    field("old", t("password.old"), { type: "password", autocomplete: "current-password", required: true }),
-    field("new", t("password.new"), { type: "password", autocomplete: "new-password", required: true, minlength: 12, help: t("first.help") })], t("password.go"), async (asked) => {
-    state.me.csrf = (await api("PUT", "/session/password", asked)).csrf;
-    notify(t("saved"));
-    again();
-  }));
-}
-
-async function fill(list) {
-  const found = await api("GET", "/tokens");
-  list.replaceChildren(card(found.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": t("token.title") }, h("table", {}, h("thead", {}, h("tr", {}, [t("token.name.short"), t("token.scopes.short"), t("token.until")].map((words) => h("th", { scope: "col" }, words)), h("td"))),
-    h("tbody", {}, found.map((token) => h("tr", {},
-      h("td", {}, token.name), h("td", { class: "soft" }, token.scopes), h("td", {}, when(token.expires)),
-      h("td", { class: "last" }, action(t("token.revoke"), async () => { await api("DELETE", `/tokens/${token.id}`); again(); }, "danger"))))))) : h("p", {}, t("token.none"))));
-}
-
-function change(one) {
-  return h("details", { class: "small" }, h("summary", { "aria-label": `${t("people.change")}: ${one.name}` }, t("people.change")), form([boxes("roles", t("people.roles"), ROLES, one.roles),
-    field("password", t("people.new_password"), { type: "password", minlength: 12, autocomplete: "new-password" })], t("people.save"), async (asked, place) => {
-    await api("PATCH", `/accounts/${one.name}`, { roles: chosen(place, "roles"), password: asked.password || null });
-    notify(t("people.changed", one));
-    again();
-  }));
-}
+const invitationLink = (invitation) => `${location.origin}/page/index.html#invitation=${invitation}`;
 
 export async function list() {
-  const found = await api("GET", "/accounts");
-  return [h("h1", {}, t("people.title")), h("p", { class: "lead" }, t("people.lead")),
-    card(h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": t("people.title") }, h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, t("people.name")), h("th", {}, t("people.roles")), h("th", {}, t("state")))),
-      h("tbody", {}, found.map((one) => h("tr", {}, h("td", {}, one.name), h("td", {}, one.roles.join(", "), one.name !== state.me.name && change(one)),
-        h("td", {}, h("span", { class: "row" }, one.disabled ? tag(t("people.disabled"), "bad") : null, one.name === state.me.name ? null
-          : action(t(one.disabled ? "people.enable" : "people.disable"), async () => {
-            await api("PATCH", `/accounts/${one.name}`, { disabled: !one.disabled }); again();
-          }))))))))),
-    card(form([field("name", t("people.name"), { required: true, autocapitalize: "none" }),
-      field("password", t("people.password"), { type: "password", minlength: 12, autocomplete: "new-password", help: t("first.help") }),
-      h("details", {}, h("summary", {}, t("people.provider")), field("subject", t("people.subject"), { help: t("people.subject.help") })),
-      boxes("roles", t("people.roles"), ROLES)], t("people.go"), async (asked, place) => {
-      await api("POST", "/accounts", { name: asked.name, password: asked.password || null, subject: asked.subject || null, roles: chosen(place, "roles") });
-      notify(t("saved"));
-      again();
-    }))];
+  const accounts = await api("GET", "/accounts");
+  const showInvitation = ({ name, invitation }) => {
+    const link = [
+      h("pre", { tabindex: 0 }, invitationLink(invitation)),
+      soft("It sets the password, once, within 7 days. Whoever opens it first has the account."),
+    ];
+    showNext(
+      `Send this link to ${name}`,
+      invitation ? link : h("p", {}, "They log in with your organisation. No link is needed."),
+    );
+  };
+  const change = (one) =>
+    h(
+      "details",
+      {},
+      h("summary", { "aria-label": `Change: ${one.name}` }, "Change"),
+      form(
+        choices("roles", "Roles", ROLES, (role) => one.roles.includes(role)),
+        "Save",
+        async ({ roles }) => {
+          await api("PATCH", `/accounts/${one.name}`, { roles });
+          notify(`Saved. Tokens and sessions of ${one.name} have ended.`);
+          again();
+        },
+      ),
+      h(
+        "p",
+        { class: "row" },
+        action(
+          "Invite again",
+          async () => showInvitation(await api("POST", `/accounts/${one.name}/invitation`)),
+          "quiet",
+          `Invite again: ${one.name}`,
+        ),
+        action(
+          one.disabled ? "Enable" : "Disable",
+          async () => {
+            await api("PATCH", `/accounts/${one.name}`, { disabled: !one.disabled });
+            again();
+          },
+          "danger",
+          `${one.disabled ? "Enable" : "Disable"}: ${one.name}`,
+        ),
+      ),
+    );
+  return [
+    h("h1", {}, "People"),
+    h(
+      "p",
+      { class: "lead" },
+      "Nobody sets another person's password: an invitation does, once. Auditors see every change here in the events.",
+    ),
+    takeShown(),
+    card(
+      "Accounts",
+      table(
+        "Accounts",
+        [
+          ["Name", (one) => one.name],
+          ["Roles", (one) => one.roles.join(", ")],
+          [
+            "State",
+            (one) => (one.disabled ? "disabled" : one.invited ? "invited" : "active"),
+            (one) =>
+              one.disabled ? tag("disabled", "bad") : one.invited ? tag("invited", "wait") : tag("active", "good"),
+          ],
+          ["Action", null, (one) => (one.name === state.me.name ? "you" : change(one))],
+        ],
+        accounts,
+      ),
+    ),
+    card(
+      "Invite somebody",
+      form(
+        [
+          field("name", "Name", {
+            required: true,
+            pattern: "[a-z][a-z0-9._\\-]{0,39}",
+            help: "Lower-case letters, digits, dots, dashes and underscores.",
+          }),
+          choices("roles", "Roles", ROLES),
+          state.hasProvider &&
+            field("subject", "Subject at the OpenID provider", {
+              help: "Identifier of this person there. No link is needed then.",
+            }),
+        ],
+        "Invite",
+        async ({ subject, ...typed }) => {
+          const invited = await api("POST", "/accounts", subject ? { ...typed, subject } : typed);
+          showInvitation(invited);
+        },
+      ),
+    ),
+  ];
+}
+
+export async function events() {
+  const { items, next } = await api("GET", "/events?limit=500");
+  return [
+    h("h1", {}, "Events"),
+    h("p", { class: "lead" }, "Who did what. Events are only added, never changed or removed."),
+    card(
+      null,
+      table(
+        "Events",
+        [
+          ["When", (one) => one.created, (one) => when(one.created)],
+          ["Who", (one) => one.account],
+          ["What", (one) => one.action],
+          ["Which", (one) => one.subject, (one) => h("span", { class: "mono" }, one.subject)],
+          [
+            "Detail",
+            (one) => JSON.stringify(one.detail),
+            (one) =>
+              Object.keys(one.detail).length
+                ? facts(Object.entries(one.detail).map(([name, value]) => [name, String(value)]))
+                : "",
+          ],
+        ],
+        items,
+      ),
+      next && can("records") && soft("The newest 500. All: veilwood remote events --limit."),
+    ),
+  ];
 }

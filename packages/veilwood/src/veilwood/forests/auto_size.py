@@ -121,7 +121,7 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
             notes["delta"] = "not used: its effect depends on the number of rows. Hint: declare n_rows if it is public"
         plan = pure.make_plan(
             (step,),
-            f"the {step.name}, with noise, and with the rest of the budget the leaves of a forest whose size follows",
+            f"noisy {step.name}, then, with the remaining budget, the leaves of a forest of the chosen size",
             Layout(),
             0.0,
             choices={"method": "sized"},

@@ -218,7 +218,7 @@ class GreedyForestClassifierParameters(GreedyForestParameters):
 class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
     """Greedy forests, for classification and regression."""
 
-    splits_text: ClassVar[str] = "split by private greedy choices"
+    splits_text: ClassVar[str] = "split by private greedy selections"
     candidates_options: ClassVar[tuple[str, ...]] = (AUTO, HALF)
     noiseless_options: ClassVar[Mapping[str, str]] = {
         "trees": "shared", "branching": "binary", "quality": "gini", "candidates": HALF,

@@ -200,7 +200,7 @@ class LevelwiseMethod(LeafMethod[LP]):
         step = self.leaf_step(schema, loss.scaled(1 - share), neighbours, n_leaves)
         plan = request.make_plan(
             (*(part for level in levels for part in level.steps), step),
-            f"{step.name}, with noise, of {parameters.n_estimators} trees {self.splits_text}, and these splits",
+            f"{parameters.n_estimators} trees {self.splits_text}, with their splits and noisy {step.name}",
             Layout(int(parameters.n_estimators), n_leaves, int(parameters.max_depth), self.row_sharing),
             self.leaf_error(step.variance),
         )

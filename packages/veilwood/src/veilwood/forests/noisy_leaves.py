@@ -450,7 +450,7 @@ class PregrownForest(method.OnePassMethod[L], LeafMethod[L]):
         step = self.leaf_step(request.schema, request.loss, request.neighbours, layout.leaves)
         plan = request.make_plan(
             (step,),
-            f"{step.name}, with noise, of {layout.trees} {self.trees_text}",
+            f"noisy {step.name} of {layout.trees} {self.trees_text}",
             layout,
             self.leaf_error(step.variance),
             choices=structure,

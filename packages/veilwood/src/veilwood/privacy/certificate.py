@@ -61,6 +61,10 @@ class Assumption(Enum):
         "no ledger was given: the loss is that of this fit alone, and other fits on the same data add to it"
     )
     NO_COLLUSION = "no two of the three servers collude, and each of them follows the protocol (semi-honest)"
+    ONE_DEVIATES = (
+        "no two of the three servers collude; if one does not follow the protocol, the others notice it and stop, "
+        "except with probability 2^-40 for each training and each answer"
+    )
     DEALT_JOINTLY = (
         "servers add parts of the noise that they know: the guarantee holds towards a server that knows its own part"
     )
@@ -111,10 +115,13 @@ class ServerParticipation:
         Whether servers dealt parts of the noise, all sampled it together in shares, or did both in different steps.
     shared_input : {"counts", "rows", "columns"}
         What owners shared with the servers: counts of their rows, whole rows, or columns of the same rows.
+    checked : bool
+        Whether the servers check one another, so that one of them may deviate from the protocol.
     """
 
     noise: ServerNoise
     shared_input: Holding
+    checked: bool = False
 
 
 def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipation | None) -> list[Assumption]:
@@ -135,7 +142,8 @@ def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipat
         Assumption.TIMING: servers is None,
         Assumption.IN_MEMORY: durability == "memory",
         Assumption.THIS_FIT_ALONE: durability == "not",
-        Assumption.NO_COLLUSION: servers is not None,
+        Assumption.NO_COLLUSION: servers is not None and not servers.checked,
+        Assumption.ONE_DEVIATES: servers is not None and servers.checked,
         Assumption.DEALT_JOINTLY: servers is not None and servers.noise != "sampled",
         Assumption.SAMPLED_JOINTLY: servers is not None and servers.noise != "dealt",
         Assumption.OWNERS_COUNT: servers is not None and servers.shared_input == "counts",
@@ -241,9 +249,10 @@ class PrivacyCertificate:
             lines += [
                 f"Guarantee: **{bound}** for {self.unit} ({self.adjacency}).",
                 "",
-                "In words: whatever anyone concludes from this model, they would have concluded with the same "
-                f"probability, within a factor of exp({self.epsilon:g}) = {strength.factor}, had the data of "
-                f"{self.unit} been {'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}.",
+                f"Suppose the data of {self.unit} had been "
+                f"{'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}. The probability of any "
+                f"given conclusion from the model would change by a factor of at most exp({self.epsilon:g}) = "
+                f"{strength.factor}" + (f", plus at most {self.delta:g}." if self.delta else "."),
             ]
             if strength.verdict:
                 lines += ["", f"Note: {strength.verdict}"]

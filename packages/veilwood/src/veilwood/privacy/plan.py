@@ -27,6 +27,10 @@ from veilwood.safe_io import all_ints_in, is_int_in, read_json, read_text, write
 RowAssignment: TypeAlias = Literal["all to every tree", "each to one tree"]
 EACH_TO_ONE_TREE: RowAssignment = "each to one tree"
 ALL_TO_EVERY_TREE: RowAssignment = "all to every tree"
+_ASSIGNMENT_TEXTS: dict[RowAssignment, str] = {
+    ALL_TO_EVERY_TREE: "every row is counted in every tree",
+    EACH_TO_ONE_TREE: "every row is counted in one tree",
+}
 MAX_SEED = 2**128 - 1
 
 _MAX_INLINE_NOTE = 32  # characters; a longer note gets a line of its own
@@ -82,7 +86,7 @@ class Layout:
         """Return the numbers with their units, for readers."""
         facts = [f"{value:,} {name}" for name in ("trees", "leaves", "queries") if (value := getattr(self, name))]
         facts += [f"depth {self.depth}"] if self.depth else []
-        facts += [f"records {self.records}"]
+        facts += [_ASSIGNMENT_TEXTS[self.records]] if self.trees else []
         facts += [f"{self.rows_planned:,} rows {self.rows_known}"] if self.rows_planned is not None else []
         return facts
 
@@ -341,7 +345,7 @@ class Plan:
             what = "the votes for one class of a query" if self.layout.queries else "one count of a leaf"
             lines.append(
                 f"Expected noise on {what}: about {self.expected_leaf_mse**0.5:.3g} rows (mean squared error "
-                f"{format_number(float(f'{self.expected_leaf_mse:.4g}'))}). What is smaller than that tells little."
+                f"{format_number(float(f'{self.expected_leaf_mse:.4g}'))}). Smaller counts are mostly noise."
             )
         return "\n".join(lines)
 

@@ -444,11 +444,6 @@ class SeriesTerms:
         except (KeyError, TypeError, ValueError, AttributeError):
             raise PlanError("the terms of the series in this plan cannot be read.") from None
 
-    @classmethod
-    def of_plan(cls, plan: Plan) -> SeriesTerms | None:
-        """Return the terms of the series that a plan is of, or None."""
-        return cls.from_choices(plan.choices["series"]) if "series" in plan.choices else None
-
     @property
     def squared(self) -> bool:
         """Whether the loss is counted in rho, so that norms are squared L2 norms."""
@@ -495,8 +490,11 @@ class SeriesTerms:
         )
         if not self.release:
             return plan
-        whole = replace(self, release=0, factor=TimeFactor(self.factor.weights))
-        return replace(plan, opened_as=whole.plan_of_series(designed, requested).fingerprint())
+        return replace(plan, opened_as=self.of_all().plan_of_series(designed, requested).fingerprint())
+
+    def of_all(self) -> SeriesTerms:
+        """Return the terms of the whole series, under which the release door was opened."""
+        return replace(self, release=0, factor=TimeFactor(self.factor.weights))
 
     def _step_of_series(self, step: Step, promised: Loss, base: Loss) -> Step:
         norm = self.factor.norm(squared=self.squared) * step.sensitivity
@@ -533,6 +531,16 @@ class SeriesTerms:
 def own_decisions(plan: Plan) -> dict[str, Any]:
     """Return the decisions of the method in a plan of a series."""
     return {name: value for name, value in plan.choices.items() if name != "series"}
+
+
+def replan_series(plan: Plan, requested: Loss, make_plan: Any, of_all: bool = False) -> Plan:
+    """Recompute the plan of a release of a series, or of all of it.
+
+    ``make_plan`` designs a single release at a loss and decisions.
+    """
+    terms = SeriesTerms.from_choices(plan.choices["series"])
+    terms = terms.of_all() if of_all else terms
+    return terms.plan_of_series(make_plan(terms.design_loss(requested), own_decisions(plan)), requested)
 
 
 def estimate_counts(factor: TimeFactor, release: int, measurements: Sequence[Ints]) -> Ints:

@@ -276,7 +276,7 @@ def test_a_wide_table_gets_ensembles_over_parts_of_its_features() -> None:
     assert single.choices["alternatives"]["equal shares"] == pytest.approx(baseline.expected_leaf_mse, rel=1e-3)
     assert min(single.choices["alternatives"].values()) == pytest.approx(single.expected_leaf_mse, rel=1e-3)
     assert "Alternatives: expected squared error of a leaf" in str(chosen)
-    assert "Divisions: about the same, as a multiple of what was chosen" in str(chosen)
+    assert "Divisions: expected error relative to the chosen one" in str(chosen)
     narrow = vw.MatrixForestClassifier(vw.datasets.car().schema, n_estimators=64, max_depth=2, random_state=0).plan()
     assert narrow.notes["ensembles"] == 1
     assert "divisions" not in narrow.notes

@@ -199,8 +199,8 @@ def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:
 VOTINGS = ("hard", "weight")
 GrownEnsembles: TypeAlias = tuple[tuple[Ensemble, ...], Forest]
 _ALTERNATIVES = {
-    "alternatives": "expected squared error of a leaf, by what is measured,",
-    "divisions": "about the same, as a multiple of what was chosen, by the number of ensembles,",
+    "alternatives": "expected squared error of a leaf, by strategy",
+    "divisions": "expected error relative to the chosen one, by number of ensembles",
 }
 
 
@@ -273,7 +273,7 @@ def _with_comparison_notes(plan: Plan, decisions: dict[str, Any]) -> Plan:
         costs = decisions.get(key)
         if isinstance(costs, dict) and all(isinstance(cost, int | float) for cost in costs.values()):
             ranked = sorted(costs.items(), key=lambda item: (item[1], item[0]))  # in whatever order a file has them
-            notes[key] = f"{words} {'; '.join(f'{name}: {cost:,}' for name, cost in ranked)}"
+            notes[key] = f"{words}: {'; '.join(f'{name} {cost:,}' for name, cost in ranked)}"
     return replace(plan, choices=decisions, notes=notes)
 
 
