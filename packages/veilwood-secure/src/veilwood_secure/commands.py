@@ -108,6 +108,7 @@ def setup(
     plan = program_for_task(task).plan
     # Two servers on one host need different ports.
     addresses = [Address(place, port + 2 * party, port + 2 * party + 1) for party, place in enumerate(hosts)]
+    known = {place.parent.name for place in folder.glob("*/config.json")}
     configs = set_up_roles(
         folder,
         task,
@@ -120,13 +121,15 @@ def setup(
     print(f"Task {task.name}: {plan.loss}. Folders in {folder}:")
     for config in configs:
         print(f"  {config.folder.name:<20} for {config.party_name}")
-    if not keys:
-        print("Give each role its folder. It runs veilwood secure request FOLDER and sends you request.pem to sign.")
+    if known:
+        print("Give the roles that exist already their new tasks.json. Their operators read it and put it in place.")
+    if known.issuperset(config.folder.name for config in configs):
         return
-    print(
-        f"Give each new role its folder and, by another channel, its secret from {folder / 'secrets'}. Existing roles"
-    )
-    print("need their new tasks.json only. Then delete the secrets and every key.pem here.")
+    if not keys:
+        print("Give each new role its folder. It runs veilwood secure request FOLDER and sends you request.pem.")
+        return
+    print(f"Give each new role its folder and, by another channel, its secret from {folder / 'secrets'}.")
+    print("Then delete the secrets and every key.pem here.")
     print(f"Keep {folder / 'authorities'} and its secrets offline: they can be used to add parties.")
 
 
