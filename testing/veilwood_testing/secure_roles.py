@@ -149,6 +149,8 @@ def without_random_parts(text: str) -> str:
     """Replace random numbers of fixed length, and the name of the server that forwarded an error first."""
     for pattern, replacement in (
         (r'"(training|ticket)": "[0-9a-f]{16}"', r'"\1": "random"'),
+        (r'"(certificate|signature)": "[0-9a-f ]{128,}"', r'"\1": "random"'),
+        (r'"opened": "[0-9a-f]{64}"', '"opened": "digest"'),
         (r'"party": (null|"server \d")', '"party": "a server"'),
         (r"server \d gave up: ", ""),
     ):

@@ -37,6 +37,7 @@ from veilwood_audit.attacks import (
 )
 from veilwood_audit.noninterference import force_outcomes
 from veilwood_testing.errors import rejects
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -93,6 +94,31 @@ def test_one_run_under_gaussian_noise(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0 < audit_one_run(forest).epsilon_lower_bound <= 1
     with entropy.seeded_for_tests(2):
         assert audit_one_run(forest.set_params(epsilon=8)).epsilon_lower_bound > 1
+
+
+@pytest.mark.parametrize("name", ["RandomTreesClassifier", "MatrixForestClassifier", "PrivateForestClassifier"])
+def test_one_run_shows_four_fifths_of_epsilon_by_tradeoff(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    forest = canary_estimator(ESTIMATORS[name], 1.0)
+    with entropy.seeded_for_tests(7):
+        assert 0.8 <= audit_one_run(forest).tradeoff_lower_bound <= 1
+    halve_noise(monkeypatch)
+    with entropy.seeded_for_tests(7):
+        assert audit_one_run(forest).tradeoff_lower_bound > 1.5
+
+
+def test_tradeoffs_show_gaussian_noise_where_a_delta_hides_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_zcdp(monkeypatch)
+    forest = canary_estimator(vw.RandomTreesClassifier, 1.0, {"delta": 1e-6})
+    with entropy.seeded_for_tests(8):
+        found = audit_one_run(forest)
+    assert found.epsilon_lower_bound < 0.02 < 0.1 < found.tradeoff_lower_bound <= 1
+    gaussian = DiscreteGaussian.sample
+    monkeypatch.setattr(  # a quarter of the noise
+        DiscreteGaussian, "sample", lambda self, n: gaussian(DiscreteGaussian(self.sigma_squared / 16), n)
+    )
+    with entropy.seeded_for_tests(8):
+        twin = audit_one_run(forest)
+    assert twin.epsilon_lower_bound <= 1 < twin.tradeoff_lower_bound
 
 
 @pytest.mark.parametrize(
@@ -171,7 +197,7 @@ CHOSEN = {
 def unreleased_parts(forest: Any) -> dict[str, Any]:
     """Attributes that are not noisy: all but the leaves, and the splits where they are chosen from data."""
     released = {"leaf_counts_", "leaf_values_", "start_", "model_", "measurements_"}
-    if forest.plan_.opened_as or "these splits" in forest.plan_.released:
+    if forest.plan_.opened_as or "structure" not in forest.plan_.choices:  # the splits are chosen from data
         released.add("forest_")
     parts = {key: value for key, value in vars(forest).items() if key not in released}
     if forest.plan_.opened_as:

@@ -70,13 +70,13 @@ def test_the_documentation_is_true(
         "authorities", "secrets", "server-0", "server-1", "server-2", "owner-north", "owner-south", "user-analyst",
     }  # fmt: skip
     assert {path.name for path in Path("clinics/server-0").iterdir()} == {
-        "config.json", "certificate.pem", "key.pem", "servers.pem", "participants.pem", "budgets",
+        "config.json", "tasks.json", "certificate.pem", "key.pem", "servers.pem", "participants.pem", "budgets",
     }  # fmt: skip
     rows = re.findall(r"^\| `([a-z][\w-]+)`", DOCS, flags=re.M)
     assert set(rows) == {*programs_module.PROTOCOLS, "mpc-id3", "odp-id3"}  # two of the reproductions
     for path in re.findall(r"\]\(([^)]+)\)", DOCS):
         assert (ROOT / "docs" / path).resolve().exists(), path
-    for command in re.findall(r"^veilwood (secure \w+)", DOCS, flags=re.M):
+    for command in re.findall(r"^veilwood (secure [\w-]+)", DOCS, flags=re.M):
         assert main([*command.split(), "--help"]) == 0
     capsys.readouterr()
     for option in set(re.findall(r"`(--[\w-]+)", DOCS)) - {"--epsilon"}:

@@ -16,6 +16,7 @@ import pytest
 import veilwood as vw
 from veilwood.cli import main as cli
 from veilwood.errors import DomainTooLargeError, ParameterError, VeilwoodError
+from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood_testing.errors import rejects
 
 CAR = vw.datasets.car().schema
@@ -56,6 +57,22 @@ def test_result_is_what_the_plan_says() -> None:
         found.n = 5  # type: ignore[misc]
     assert "Best of 2 settings" in repr(found)
     assert "Nothing was spent" in str(found)
+
+
+def test_the_result_names_whom_its_plans_protect() -> None:
+    """The unit that the schema declares, or else that of the instance: in the object, the text and the JSON."""
+    declared = vw.Schema.from_dict({**CAR.to_dict(), "privacy_unit": 5})
+    grid = {"max_depth": [2], "n_estimators": [4]}
+    for schema, estimator, neighbours in (
+        (CAR, vw.RandomTreesClassifier, Neighbours()),
+        (declared, vw.RandomTreesClassifier, Neighbours(unit=Rows(5))),
+        (CAR, vw.RandomTreesClassifier(adjacency="replace-one"), Neighbours("replace-one")),
+    ):
+        found = vw.tune(schema, estimator, n_rows=1000, epsilon=1.0, grid=grid)
+        assert found.neighbours == neighbours == found.best.plan().neighbours
+        assert str(neighbours) in str(found)
+        told = found.to_dict()
+        assert (told["privacy_unit"], told["adjacency"]) == (str(neighbours.unit), neighbours.adjacency)
 
 
 def test_an_instance_brings_its_parameters_along_and_spends_nothing() -> None:

@@ -8,9 +8,11 @@ from veilwood_audit.statistics import (
     epsilon_lower_bound,
     neighbouring_tables,
     one_run_lower_bound,
+    tradeoff_lower_bound,
     worst_distances,
     worst_log_ratio,
 )
+from veilwood_audit.worst_pair import find_worst_pair, hockey_stick_bound, replayed_loss, search_worst_pair
 
 __all__ = [
     "ALPHA",
@@ -18,8 +20,13 @@ __all__ = [
     "diff_values",
     "epsilon_lower_bound",
     "find_leaks",
+    "find_worst_pair",
+    "hockey_stick_bound",
     "neighbouring_tables",
     "one_run_lower_bound",
+    "replayed_loss",
+    "search_worst_pair",
+    "tradeoff_lower_bound",
     "walk_values",
     "worst_distances",
     "worst_log_ratio",

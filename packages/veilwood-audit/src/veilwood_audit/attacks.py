@@ -6,6 +6,7 @@ Statistics are in ``statistics``, reports in ``model_files``, and attacks on oth
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -38,13 +39,20 @@ from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Adjacency
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
-from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
+from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan
 from veilwood.privacy.release import Release
 from veilwood.privacy.selection import RandomStopping
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import route_rows
 from veilwood_audit.noninterference import DoorEvent, force_outcomes
-from veilwood_audit.statistics import ALPHA, one_run_lower_bound
+from veilwood_audit.statistics import (
+    ALPHA,
+    TradeOff,
+    composed_tradeoff,
+    gaussian_tradeoff,
+    one_run_lower_bound,
+    tradeoff_lower_bound,
+)
 
 N_CANARIES = 16384
 """Canaries of one audited fit: enough for a lower bound of about 0.8 for an epsilon of 1."""
@@ -56,17 +64,27 @@ _ROUND_KINDS = {
     kind.key for kind in (AdaptiveStep.ROUND_ROWS, AdaptiveStep.ROUND_GRADIENTS, AdaptiveStep.ROUND_PAIRS)
 }  # that one row changes in its own cell
 _ALL_STEPS = "everything"  # key of the result of all steps in a recording
+_GUESSED_OF_ALL = (0.3, 0.5)  # fraction of canaries guessed by trade-off: trees from the data, and known trees
+_GUESSED_OF_TREES = 0.6
+_SAME_SIZE = 1e-9  # relative
+_MAX_PARTS = 12  # releases of a plan whose trade-off is composed one by one, unless they are equal
 _FRACTION_GUESSED = 0.1  # fraction of canaries guessed in each tail, if likelihood ratios have no maximum
 
 
 @dataclass(frozen=True)
 class CanaryResult:
-    """Result of one audited fit: numbers of canaries, guesses and right guesses, and the lower bound on epsilon."""
+    """Result of one audited fit: numbers of canaries, guesses and right guesses, and the lower bounds on epsilon.
+
+    ``tradeoff_lower_bound`` holds for a plan whose whole trade-off is claimed, not only its epsilon and delta: it is
+    the largest epsilon for which a fit with the noise of that epsilon would be refuted. It is 0 for plans of which this
+    trade-off is not known.
+    """
 
     canaries: int
     guesses: int
     correct: int
     epsilon_lower_bound: float
+    tradeoff_lower_bound: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -96,12 +114,12 @@ class Attack:
     @property
     def refuted(self) -> bool:
         """Whether the attack refutes the claim."""
-        return self.audited.epsilon_lower_bound > self.epsilon
+        return max(self.audited.epsilon_lower_bound, self.audited.tradeoff_lower_bound) > self.epsilon
 
     @property
     def has_power(self) -> bool:
         """Whether the attack refutes the control. An attack without power shows nothing."""
-        return self.control.epsilon_lower_bound > self.epsilon
+        return max(self.control.epsilon_lower_bound, self.control.tradeoff_lower_bound) > self.epsilon
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON-compatible values."""
@@ -214,17 +232,70 @@ def audit_one_run(
     size = len(table)
     if isinstance(estimator, PrivateForestRegressor):
         size = min(size, 2 * (estimator.n_rows or size))  # of which half are included
-    ratios, included = [], []
+    ratios, included, every = [], [], np.zeros(len(table))  # canaries with a leaf of their own, and all of them
+    coins_of_all = np.zeros(len(table), bool)
     for first in range(0, len(table) - len(table) % size, size):
-        coins = rng.random(size) < 0.5
+        coins = coins_of_all[first : first + size] = rng.random(size) < 0.5
         fitted = clone(estimator)
         ratio, alone = _fit_and_compare(fitted, schema, table.iloc[first : first + size], coins)
+        every[first : first + size][alone] = ratio
         ratios.append(ratio)
         included.append(coins[alone])
-    correct, guesses = _count_guesses(fitted.plan_, np.concatenate(ratios), np.concatenate(included))
-    delta = float(fitted.plan_.loss.delta)
-    bound = one_run_lower_bound(correct, guesses, canaries=len(table), delta=delta, alpha=alpha)
-    return CanaryResult(len(table), guesses, correct, bound)
+    plan = fitted.plan_
+    correct, guesses = _count_guesses(plan, np.concatenate(ratios), np.concatenate(included))
+    delta = float(plan.loss.delta)
+    bound = one_run_lower_bound(correct, guesses, canaries=len(table), delta=delta, alpha=alpha / 2)
+    curve = _tradeoff_bound(plan, every, coins_of_all, alpha / 2)
+    return CanaryResult(len(table), guesses, correct, bound, curve)
+
+
+def _tradeoff_bound(plan: Plan, ratio: Floats, included: Bools, alpha: float) -> float:
+    """Return the bound by trade-offs. The number of guesses is fixed before the run: it follows from the plan.
+
+    The ratio of a canary without a leaf of its own is 0. Such a canary is guessed last, and by nothing.
+    """
+    claim = _claimed_tradeoff(plan)
+    if claim is None:
+        return 0.0
+    size = np.abs(ratio)
+    part = _GUESSED_OF_ALL["structure" in plan.choices]
+    if plan.layout.records == ALL_TO_EVERY_TREE and plan.layout.trees > 1:
+        part = _GUESSED_OF_TREES / plan.layout.trees  # of those in which all trees agree
+    if isinstance(plan.steps[-1].mechanism, DiscreteGaussian):
+        part = 2 * _FRACTION_GUESSED
+    elif np.ptp(size) < _SAME_SIZE * size.max(initial=1.0):  # counts: every release tells equally much
+        part = 1.0
+    guesses = int(part * len(ratio))
+    guessed = np.argsort(-size, kind="stable")[:guesses]
+    correct = int((included[guessed] == (ratio[guessed] > 0)).sum())
+    return tradeoff_lower_bound(correct, guesses, canaries=len(ratio), claim=claim, alpha=alpha)
+
+
+def _claimed_tradeoff(plan: Plan) -> Callable[[float], TradeOff] | None:
+    """Return the trade-off of a canary under plans like this one, by epsilon; None if it is not known."""
+    (*_, last), loss, delta = plan.steps, plan.loss, float(plan.loss.delta)
+    if delta > 0:  # one number with noise of one scale
+        if len(plan.steps) > 1 or not isinstance(last.mechanism, DiscreteGaussian) or plan.layout.trees > 1:
+            return None
+        shift = math.isqrt(last.sensitivity)
+
+        def of_gaussian(epsilon: float) -> TradeOff:
+            rho = requested_loss(epsilon, delta).rho
+            assert rho is not None
+            return gaussian_tradeoff(float(last.sensitivity / (2 * rho)), shift)
+
+        return of_gaussian if shift**2 == last.sensitivity else None
+    if loss.epsilon is None or any(step.loss.epsilon is None for step in plan.steps):
+        return None
+    if plan.opened_as:  # what a step costs followed from released values, so that only the sum was fixed
+        return lambda epsilon: composed_tradeoff([epsilon])
+    # The steps of a plan are independent releases, and so are the leaf counts of trees that share all rows.
+    fractions = [float(step.loss.epsilon / loss.epsilon) for step in plan.steps if step.loss.epsilon]
+    trees = plan.layout.trees if len(fractions) == 1 and plan.layout.records == ALL_TO_EVERY_TREE else 1
+    fractions = [fraction / trees for fraction in fractions for _ in range(trees)]
+    largest = sorted(fractions)[-_MAX_PARTS:]
+    rest = max(1.0 - sum(largest), 0.0)  # as one release: no composition of its parts tells more
+    return lambda epsilon: composed_tradeoff([epsilon * each for each in (*largest, rest) if each > 0])
 
 
 def _fit_and_compare(fitted: BaseForest, schema: Schema, table: pd.DataFrame, included: Bools) -> tuple[Floats, Bools]:

@@ -108,14 +108,16 @@ the noise that it needs. An attack that does not refute the control is too weak 
 def attack_table(attacks: Sequence[Attack]) -> str:
     """Return a Markdown table of claimed epsilons and their lower bounds."""
     lines = [
-        "| estimator | setting | claimed epsilon | lower bound | control, half the noise | guesses right | verdict |",
-        "|---|---|---|---|---|---|---|",
+        "| estimator | setting | claimed epsilon | lower bound | by trade-off | control, half the noise "
+        "| guesses right | verdict |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for attack in attacks:
         claim = f"{attack.epsilon:g}" + (f" (delta {attack.delta:g})" if attack.delta else "")
         lines.append(
             f"| {attack.estimator} | {attack.setting} | {claim} | {attack.audited.epsilon_lower_bound:.2f} | "
-            f"{attack.control.epsilon_lower_bound:.2f} | {attack.audited.correct:,} of {attack.audited.guesses:,} | "
+            f"{attack.audited.tradeoff_lower_bound:.2f} | {attack.control.epsilon_lower_bound:.2f} | "
+            f"{attack.audited.correct:,} of {attack.audited.guesses:,} | "
             f"{describe_verdict(attack)} |"
         )
     return "\n".join(lines)

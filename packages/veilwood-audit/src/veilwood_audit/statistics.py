@@ -8,16 +8,17 @@ An audit can refute a guarantee and never proves one; proofs are in ``proofs/``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import optimize, stats
+from scipy.special import ndtr, ndtri
 
-from veilwood.arrays import Ints
+from veilwood.arrays import Floats, Ints
 from veilwood.privacy.neighbours import Adjacency, Neighbours
 
 ALPHA = 5e-9
@@ -98,6 +99,125 @@ def one_run_lower_bound(
         return 0.0
     # The bound grows with epsilon and is close to 1 beyond about log(guesses), so the root is bracketed.
     return float(optimize.brentq(lambda epsilon: tail_bound(epsilon) - alpha, 0.0, math.log(guesses) + 2, xtol=1e-6))
+
+
+# -- one run, by trade-off curves -------------------------------------------------------------------------------------
+
+TradeOff: TypeAlias = Callable[[float], float]
+"""Smallest probability of an event on one table, given its probability on a neighbour."""
+
+
+def tradeoff_between(one: ArrayLike, other: ArrayLike) -> TradeOff:
+    """Return the trade-off of two distributions over the same outcomes, from one to the other.
+
+    Examples
+    --------
+    >>> least = tradeoff_between([0.75, 0.25], [0.25, 0.75])
+    >>> least(0.75), least(0.875)
+    (0.25, 0.625)
+    """
+    p, q = np.asarray(one, float), np.asarray(other, float)
+    order = np.argsort(np.log(np.maximum(q, 1e-300)) - np.log(np.maximum(p, 1e-300)), kind="stable")
+    reached_p, reached_q = (np.append(0.0, each[order].cumsum()) for each in (p, q))
+    return lambda probability: float(np.interp(probability, reached_p, reached_q))
+
+
+def composed_tradeoff(epsilons: Sequence[float]) -> TradeOff:
+    """Return the trade-off of independent releases, each of pure epsilon: the smallest there can be.
+
+    Each release is a post-processed answer at random with its epsilon (Kairouz, Oh and Viswanath 2015), so that the
+    trade-off of all is that of the product.
+
+    Examples
+    --------
+    >>> composed_tradeoff([1.0])(0.5) < composed_tradeoff([0.5, 0.5])(0.5) < composed_tradeoff([0.1] * 10)(0.5)
+    True
+    """
+    ratios: Floats = np.zeros(1)
+    p: Floats = np.ones(1)  # probabilities of these log-ratios on one table
+    for epsilon in epsilons:
+        up = 1 / (1 + math.exp(-epsilon))
+        ratios = np.round(np.concatenate([ratios + epsilon, ratios - epsilon]), 12)
+        ratios, place = np.unique(ratios, return_inverse=True)
+        p = np.bincount(place, np.concatenate([p * up, p * (1 - up)])).astype(float)
+    return tradeoff_between(p, p * np.exp(-ratios))
+
+
+def gaussian_tradeoff(sigma_squared: float, shift: int) -> TradeOff:
+    """Return the trade-off of discrete Gaussian noise with and without an integer shift.
+
+    Examples
+    --------
+    >>> gaussian_tradeoff(4.0, 2)(0.5) < gaussian_tradeoff(4.0, 1)(0.5) < 0.5
+    True
+    """
+    sigma = math.sqrt(sigma_squared)
+    if sigma > _LARGE_SIGMA:  # the continuous curve is closer than 1 / sigma^2
+        return lambda probability: float(ndtr(ndtri(probability) - shift / sigma)) if probability < 1 else 1.0
+    x = np.arange(-math.ceil(14 * sigma) - abs(shift), math.ceil(14 * sigma) + abs(shift) + 1)
+    p, q = (np.exp(-((x - at) ** 2) / (2 * sigma_squared)) for at in (shift, 0))
+    return tradeoff_between(p / p.sum(), q / q.sum())
+
+
+def tradeoff_lower_bound(
+    correct: int, guesses: int, *, canaries: int, claim: Callable[[float], TradeOff], alpha: float = ALPHA
+) -> float:
+    """Return a lower bound on epsilon from one run, for a mechanism whose whole trade-off is claimed.
+
+    Each canary was included independently with probability 1/2, and the number of guesses was fixed before the run. A
+    trade-off says more than an epsilon, so that one run shows more of it, most of all with Gaussian noise, where the
+    bound with a delta shows hardly anything (Mahloujifar, Melis and Chaudhuri 2025; proofs/one-run-audit.md).
+
+    Parameters
+    ----------
+    correct, guesses, canaries : int
+        Number of right guesses, of all guesses, and of canaries.
+    claim : callable
+        The trade-off that the mechanism would keep with a given epsilon.
+    alpha : float
+        Probability that the returned value is too large, whatever the mechanism.
+
+    Examples
+    --------
+    >>> one_answer = lambda epsilon: composed_tradeoff([epsilon])
+    >>> round(tradeoff_lower_bound(7311, 10_000, canaries=10_000, claim=one_answer), 2)
+    0.87
+    """
+
+    def is_refuted(epsilon: float) -> bool:
+        return not _may_happen(alpha, correct, guesses, canaries, claim(epsilon))
+
+    low, high = 0.0, _EPSILON_STEP
+    if not is_refuted(high):
+        return 0.0
+    while high < _MAX_EPSILON and is_refuted(high):
+        low, high = high, 2 * high
+    while high - low > _EPSILON_STEP * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_refuted(middle) else (low, middle)
+    return low
+
+
+def _may_happen(tail: float, correct: int, guesses: int, canaries: int, least: TradeOff) -> bool:
+    """Return False if at least ``correct`` right guesses cannot have the probability ``tail`` or more.
+
+    With p_j the probability of j right guesses, ``right`` and ``wrong`` bound the sums over j >= i of j p_j / canaries
+    and (guesses - j) p_j / canaries, from i = correct down.
+    """
+    right, wrong = tail * correct / canaries, tail * (guesses - correct) / canaries
+    for j in range(correct - 1, -1, -1):
+        needed = least(right)
+        if right + needed > (1 + _ROUNDING) * guesses / canaries:
+            return False
+        if needed > wrong:
+            right, wrong = right + j / (guesses - j) * (needed - wrong), needed
+    return True
+
+
+_ROUNDING: Final = 1e-9  # a tail that answers at random do have fits exactly
+_LARGE_SIGMA: Final = 1e4
+_MAX_EPSILON: Final = 64.0
+_EPSILON_STEP: Final = 1e-3  # relative precision of a bound
 
 
 def worst_log_ratio(distribution: ArrayLike, neighbour: ArrayLike) -> float:

@@ -17,19 +17,8 @@ from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 import numpy as np
 
 from veilwood.arrays import Bools, Codes, Floats, Int32s, Ints
+from veilwood.data import counts as queries
 from veilwood.data.batches import Batch, Source
-from veilwood.data.counts import (
-    Axis,
-    ClassesByCell,
-    ContingencyTable,
-    EvidenceGain,
-    GradientSums,
-    ResidualHistogram,
-    RowBackend,
-    RowQuery,
-    RowsByCell,
-    TargetSums,
-)
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import SetupError
 from veilwood.forests.adaptive import row_backend
@@ -309,7 +298,7 @@ class _GpuRows:
         return cls(cells, cupy.concatenate(target), cupy.concatenate(scores))
 
 
-class GpuBackend(RowBackend):
+class GpuBackend(queries.RowBackend):
     """Backend that queries rows in the memory of the current GPU (``counts.RowBackend``). Private."""
 
     supports_holdout = True
@@ -345,18 +334,18 @@ class GpuBackend(RowBackend):
                 some, n_rows = some[:1], 0
         yield _GpuRows.concatenate(some[1:] or some)
 
-    def run(self, query: RowQuery) -> Ints:
+    def run(self, query: queries.RowQuery) -> Ints:
         """Return the result of a query, summed over all rows."""
         return row_backend.sum_answers([self._run_on(query, rows) for rows in self._parts])
 
-    def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
+    def run_on_sample(self, query: queries.RowQuery, fraction: float) -> tuple[Ints, float]:
         """Run a query on a fraction of the rows, drawn once with secret randomness; return the fraction too."""
         if not self._sample:
             drawn = [rows.select(self._draw_mask(rows, fraction)) for rows in self._parts]
             self._sample = [_GpuRows.concatenate(drawn)]
         return self._run_on(query, self._sample[0]), fraction
 
-    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
+    def add_scores(self, table: queries.ContingencyTable, values: Int32s) -> None:
         """Add the value of each row's cell to its scores."""
         import cupy
 
@@ -382,7 +371,7 @@ class GpuBackend(RowBackend):
         """Return the sum of a function over the held-out rows, computed on the processor."""
         return row_backend.sum_answers([count(rows.to_host()) for rows in self._holdout])
 
-    def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
+    def nonempty_cells(self, axes: Sequence[queries.Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
         """Return the non-empty cells of columns and classes in ascending order, and their counts."""
         import cupy
 
@@ -400,31 +389,31 @@ class GpuBackend(RowBackend):
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    def _run_on(self, query: RowQuery, rows: _GpuRows) -> Ints:
+    def _run_on(self, query: queries.RowQuery, rows: _GpuRows) -> Ints:
         import cupy
 
         match query:
-            case RowsByCell(table):
+            case queries.RowsByCell(table):
                 return self._sum_tables(_ROWS, [table], 1, rows).ravel()
-            case ClassesByCell(tables, n_classes):
+            case queries.ClassesByCell(tables, n_classes):
                 return self._sum_tables(_CLASSES, tables, n_classes, rows)
-            case GradientSums(tables, n_classes, limit):
+            case queries.GradientSums(tables, n_classes, limit):
                 return self._sum_tables(_GRADIENTS, tables, self._n_outputs, rows, n_classes, limit)
-            case TargetSums():
+            case queries.TargetSums():
                 up = int(rows.target.sum(dtype=np.int64))
                 return np.array([up, TARGET_LEVELS * rows.n_rows - up], np.int64)
-            case ResidualHistogram(marks):
+            case queries.ResidualHistogram(marks):
                 residual = rows.target.astype(np.int64) * row_backend.LEVEL_UNITS - rows.scores[:, 0]
                 mark = cupy.minimum(cupy.searchsorted(cupy.asarray(marks), residual), len(marks) - 1)
                 return np.asarray(cupy.asnumpy(cupy.bincount(mark, minlength=len(marks))), np.int64)
-            case EvidenceGain():
+            case queries.EvidenceGain():
                 return row_backend.answer_query(query, rows.to_host())
         assert_never(query)
 
     def _sum_tables(
         self,
         kernel_mode: int,
-        tables: Sequence[ContingencyTable],
+        tables: Sequence[queries.ContingencyTable],
         width: int,
         rows: _GpuRows,
         n_classes: int = 0,

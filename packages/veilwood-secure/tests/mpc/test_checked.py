@@ -209,8 +209,8 @@ def test_two_repetitions_with_the_same_factors_are_one(monkeypatch: pytest.Monke
     seen: list[Any] = []
     real = checked._fold_batch
 
-    def noted(coins: Any, products: Any) -> Any:
-        claim = real(coins, products)
+    def noted(row_draws: Any, products: Any) -> Any:
+        claim = real(row_draws, products)
         seen.append(claim.u.parts[0].copy())
         return claim
 
@@ -233,6 +233,7 @@ def test_what_is_folded_has_the_sum_of_the_products() -> None:
     for kind, left, right, axis in [
         ("mul", (2, 3), (2, 3), 0), ("mul", (2, 1, 3), (4, 3), 0), ("mul", (), (2, 2), 0), ("mul", (1, 5), (3, 1), 0),
         ("matmul", (2, 3), (3, 4), 0), ("matmul", (5, 2, 3), (3, 4), 0), ("matmul", (2, 3), (6, 3, 1), 0),
+        ("mul", (), (), 0), ("dot", (4,), (4,), 0),
         ("dot", (2, 3), (2, 3), 1), ("dot", (2, 1, 3), (4, 3), -1), ("dot", (4, 1, 3), (1, 2, 3), 0),
     ]:  # fmt: skip
         x, y = (rng.integers(0, 2**63, shape, np.uint64) for shape in (left, right))
@@ -248,6 +249,21 @@ def test_what_is_folded_has_the_sum_of_the_products() -> None:
             u, v, t = (each.parts[0] for each in claim)
             assert u.shape == v.shape
             assert ((u * v).sum(dtype=np.uint64) == t) != wrong, (kind, left, right)
+
+
+@pytest.mark.parametrize("shape", [(), (4,)])
+def test_errors_of_two_products_do_not_cancel(shape: tuple[int, ...]) -> None:
+    """One product is too large by one and the next too small by one: numbers, or inner products of vectors."""
+    rng = np.random.default_rng(5)
+    batch = []
+    for error in (1, -1):
+        x, y = (rng.integers(0, 2**63, shape, np.uint64) for _ in range(2))
+        z = np.asarray((x * y).sum(dtype=np.uint64) + np.array(error).astype(np.uint64))
+        kind: Any = "dot" if shape else "mul"
+        words = [Shared([np.asarray(part)], 0) for part in (x, y, z)]
+        batch.append((Product(kind, words[0], words[1]), words[2]))
+    u, v, t = (each.parts[0] for each in checked._fold_batch(KeyStream(bytes(32)), batch))
+    assert (u * v).sum(dtype=np.uint64) != t
 
 
 def test_an_error_names_nobody() -> None:

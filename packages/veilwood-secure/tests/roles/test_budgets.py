@@ -29,6 +29,7 @@ pytestmark = [
 ]
 
 SHARED = replace(TASK, protocol="forest-on-shares", epsilon="4", settings={})
+PUBLIC_TREE = replace(TASK, protocol="cdp-id3", epsilon="4")
 PRESENT = replace(TASK, protocol="public-forest", epsilon="4", settings={})
 
 
@@ -40,6 +41,14 @@ class Killed(BaseException):
 def forest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     monkeypatch.setattr("veilwood_secure.roles.training.RETRY_DELAYS_S", (0.05,))
     with place(tmp_path, SHARED, timeout=60.0) as made:
+        yield made
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    """A training that cannot be resumed once something was opened: one selection may take several openings."""
+    monkeypatch.setattr("veilwood_secure.roles.training.RETRY_DELAYS_S", (0.05,))
+    with place(tmp_path, PUBLIC_TREE, timeout=60.0) as made:
         yield made
 
 
@@ -67,7 +76,10 @@ def test_owners_are_charged_when_they_contribute_and_again_when_it_is_trained_ag
     here.owner("north").wait(60)
     assert states(here) == ["committed", "committed"]
     assert role_ledger(here, "owner-north").spent.epsilon == 4
+    south = here.owner("south")
     assert states(here, "owner-south") == ["reserved", "reserved"]  # it has not asked how it ended
+    south.status()
+    assert states(here, "owner-south") == ["committed", "committed"]
 
 
 def test_rows_that_were_taken_back_before_anything_was_opened_cost_nothing(here: Place) -> None:
@@ -133,6 +145,31 @@ def test_a_training_that_goes_on_is_charged_once_at_every_owner(forest: Place, m
     assert lost
 
 
+@pytest.mark.parametrize("liar", range(3))
+def test_a_server_that_names_new_tickets_does_not_drain_a_ledger(
+    here: Place, liar: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It breaks off every upload, and names another ticket each time it is asked: one charge, whatever it does."""
+    checkpoint, broken = here.servers[liar]._find_task("scale", TASK.fingerprint()).checkpoint, list[int]()
+
+    def breaks_off(self: Owner, *words: Any) -> None:
+        broken.append(1)
+        self.consent()
+        checkpoint.renew_ticket()
+        raise LostError(f"server {liar} is lost.", party=f"server {liar}")
+
+    monkeypatch.setattr("veilwood_secure.roles.owner._RETRY_DELAY_S", 0.01)
+    with monkeypatch.context() as lying:
+        lying.setattr(Owner, "_send_pieces", breaks_off)
+        with pytest.raises(LostError):
+            here.owner("north").contribute(X[:30], Y[:30], patience=1.0)
+    assert len(broken) > 3
+    assert states(here) == ["reserved"]
+    contribute(here)
+    here.owner("north").wait(60)
+    assert states(here) == ["committed"]
+
+
 # -- charged again, if the owners agree ----------------------------------------------------------------------------
 
 
@@ -150,28 +187,28 @@ def lose_an_opening(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_must_be_charged_again_waits_for_owners_whose_ledgers_refuse(
-    forest: Place, monkeypatch: pytest.MonkeyPatch
+    tree: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    SQLiteLedger(forest.folder / "owner-north" / "ledger.db", epsilon=5, delta="1e-6")
+    SQLiteLedger(tree.folder / "owner-north" / "ledger.db", epsilon=5, delta="1e-6")
     lose_an_opening(monkeypatch)
-    contribute(forest)
+    contribute(tree)
     with pytest.raises(BudgetExceededError, match="requested epsilon=4"):
-        forest.owner("north").wait(60)
-    assert states(forest) == ["reserved"]
-    assert forest.owner("south").status()[0]["disagree"] == ["north", "south"]
-    assert [states(forest, f"server-{party}") for party in range(3)] == [["reserved"]] * 3
+        tree.owner("north").wait(60)
+    assert states(tree) == ["reserved"]
+    assert tree.owner("south").status()[0]["disagree"] == ["north", "south"]
+    assert [states(tree, f"server-{party}") for party in range(3)] == [["reserved"]] * 3
     monkeypatch.undo()
     # With another ledger that allows it, nobody sends rows again.
     monkeypatch.setattr(Owner, "contribute", None)
-    forest.owner("south")._send_consent()
+    tree.owner("south")._send_consent()
     generous = Owner(
-        forest.folder / "owner-north", ledger=SQLiteLedger(forest.folder / "other.db", epsilon=9, delta="1e-6")
+        tree.folder / "owner-north", ledger=SQLiteLedger(tree.folder / "other.db", epsilon=9, delta="1e-6")
     )
     assert generous.wait(60).epsilon == 4
-    assert forest.owner("south").wait(60).epsilon == 4
-    assert states(forest, "owner-south") == ["committed", "committed"]
-    forest.settle()
-    assert [states(forest, f"server-{party}") for party in range(3)] == [["reserved", "committed"]] * 3
+    assert tree.owner("south").wait(60).epsilon == 4
+    assert states(tree, "owner-south") == ["committed", "committed"]
+    tree.settle()
+    assert [states(tree, f"server-{party}") for party in range(3)] == [["reserved", "committed"]] * 3
 
 
 # -- refused ---------------------------------------------------------------------------------------------------------

@@ -42,11 +42,14 @@ def test_checkpoints_are_encrypted_and_bound_to_their_place(tmp_path: Path) -> N
 def test_openings_of_another_plan_are_not_gone_on_with(tmp_path: Path) -> None:
     safe = EncryptedFolder(tmp_path, b"secret", "server 0")
     state = Checkpoint(safe, "scale", "task 1 by plan 1")
-    state.begin_training("training", 1)
+    state.begin_training("training")
+    state.record_charge(1)
+    state.prepare_opening(0, "session", [np.zeros(3, np.uint32)] * 2)
     state.record_intent(0)
     state.record_opening(np.arange(3))
     assert len(Checkpoint(safe, "scale", "task 1 by plan 1").opened) == 1
     other = Checkpoint(safe, "scale", "task 1 by plan 2")
     assert (other.opened, other.attempt, other.intents) == ([], None, 0)
+    assert not other.may_have_opened
     assert Checkpoint(safe, "scale", "task 1 by plan 1").opened == []
     assert (other.counter, other.ledger_entries) == (state.counter + 1, 1)

@@ -40,6 +40,7 @@ def enrolled(tmp_path: Path) -> Place:
     for config in set_up_roles(tmp_path, TASK, addresses=addresses, timeout=10.0, keys=False):
         assert {file.name for file in config.folder.iterdir() if file.is_file()} == {
             "config.json",
+            "tasks.json",
             "servers.pem",
             "participants.pem",
         }

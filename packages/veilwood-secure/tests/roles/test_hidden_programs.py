@@ -76,7 +76,7 @@ def test_private_votes_refuse_questions_that_count_twice(here: Place) -> None:
         call.start()
         call.send_fields(rows=3)
         call.send_shares({"features": features * 1000}, np.uint32)
-        with pytest.raises(PartyError, match="user analyst sent questions that are not rows of the schema"):
+        with pytest.raises(PartyError, match="queries of user analyst do not fit the schema"):
             call.receive_all()
     assert not any(list(server.config.folder.glob("answers-*.db")) for server in here.servers)
 

@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.errors import VeilwoodError
+from veilwood.errors import PartyError, VeilwoodError
+from veilwood.privacy.certificate import Assumption
+from veilwood_secure.protocols.joint_forest import ServerChannels
 from veilwood_secure.roles.joint_programs import JointForest
 from veilwood_secure.roles.server import Server
 from veilwood_secure.roles.task_state import TaskState
-from veilwood_testing.secure_roles import ROWS, SCHEMA, TASK, Place, X, Y, place
+from veilwood_testing.secure_roles import ROWS, SCHEMA, TASK, Place, X, Y, contribute, place, role_ledger
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -50,43 +54,90 @@ def test_two_owners_teach_a_private_forest(room: Place) -> None:
         assert [entry.state for entry in server._ledger.entries()] == ["committed"]
 
 
-def test_an_owner_that_leaves_before_anything_was_opened_ends_the_training_and_costs_nothing(
-    room: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    leaves = room.owner("south")
-    requests: list[int] = []
+@pytest.mark.parametrize("protocol", ["public-forest", "forest-on-shares"])
+def test_checked_servers_teach_a_private_forest(tmp_path: Path, protocol: str) -> None:
+    task = replace(FOREST, protocol=protocol, settings={"servers": "checked"})
+    with place(tmp_path, task, timeout=60.0) as room:
+        if protocol == "public-forest":
+            attend(room)
+        else:
+            contribute(room)
+        with room.user() as analyst:
+            certificate = analyst.wait(120)
+            assert Assumption.ONE_DEVIATES.value in certificate.assumptions
+            assert (analyst.predict(X) == Y).mean() > 0.7
+        room.settle()
+        for server in room.servers:
+            assert [entry.state for entry in server._ledger.entries()] == ["committed"]
 
-    def answer_once(self: JointForest, rows: Any, target: Any, voices: Any) -> None:
-        if len(rows) == len(X[ROWS["south"]]):
-            requests.append(1)
-            raise VeilwoodError("the lights went out")
-        original(self, rows, target, voices)
 
-    original = JointForest.run_owner
-    monkeypatch.setattr(JointForest, "run_owner", answer_once)
+def drop_out(monkeypatch: pytest.MonkeyPatch, error: Exception, at: int) -> list[int]:
+    """Have owner south fail once, when it receives opened values for the n-th time; return when that was."""
+    receive, n_south, times = ServerChannels.receive_opened, len(X[ROWS["south"]]), list[int]()
+    run = JointForest.run_owner
+    south: set[int] = set()
+
+    def noted(self: JointForest, rows: Any, target: Any, channels: Any) -> None:
+        if len(rows) == n_south:
+            south.add(threading.get_ident())
+        run(self, rows, target, channels)
+
+    def failing(self: ServerChannels, count: int) -> Any:
+        values = receive(self, count)
+        if threading.get_ident() in south and len(times) <= at:
+            times.append(len(times))
+            if len(times) == at + 1:
+                raise error
+        return values
+
+    monkeypatch.setattr(JointForest, "run_owner", noted)
+    monkeypatch.setattr(ServerChannels, "receive_opened", failing)
+    return times
+
+
+@pytest.mark.parametrize("at", [0, 2])
+def test_a_training_waits_for_an_owner_that_drops_out(room: Place, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = drop_out(monkeypatch, VeilwoodError("the lights went out"), at)
     with ThreadPoolExecutor(2) as pool:
         north = pool.submit(room.owner("north").participate, X[ROWS["north"]], Y[ROWS["north"]])
-        south = pool.submit(leaves.participate, X[ROWS["south"]], Y[ROWS["south"]])
+        south = pool.submit(room.owner("south").participate, X[ROWS["south"]], Y[ROWS["south"]])
         with pytest.raises(VeilwoodError, match="lights"):
             south.result(60)
-        with pytest.raises(VeilwoodError, match="owner south"):
-            north.result(60)
+        room.settle()
+        opened = [np.concatenate([np.zeros(0)] + [values.ravel() for values in state.checkpoint.opened])
+                  for state in (server._task_states["scale"] for server in room.servers)]  # fmt: skip
+        assert not north.done()
+        room.owner("south").participate(X[ROWS["south"]], Y[ROWS["south"]])
+        north.result(60)
+    assert len(times) == at + 1
     room.settle()
-    assert requests == [1]
-    for server in room.servers:  # no server recorded that it was about to open anything
-        assert [entry.state for entry in server._ledger.entries()] == ["cancelled"]
-    monkeypatch.setattr(JointForest, "run_owner", original)
-    attend(room)  # everybody comes again, and it works
-    assert room.user().wait(10).epsilon == 4
+    assert_charged_once(room)
+    for server, before in zip(room.servers, opened, strict=True):
+        released = server._model_store.load("scale").arrays["released.opened"]
+        assert np.array_equal(released[: len(before)], before)  # the same numbers, not fresh noise
+
+
+def assert_charged_once(here: Place) -> None:
+    for role in (*(f"server-{party}" for party in range(3)), *(f"owner-{owner}" for owner in ROWS)):
+        assert [str(entry.state) for entry in role_ledger(here, role).entries()] == ["committed"], role
+
+
+def test_a_damaged_message_costs_nothing(room: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An owner that cannot read what the servers sent comes again by itself, and is not charged again."""
+    times = drop_out(monkeypatch, PartyError("the servers opened another number of values."), 1)
+    attend(room)
+    assert len(times) == 2
+    room.settle()
+    assert_charged_once(room)
 
 
 def test_an_owner_that_one_server_has_lost_comes_again_by_itself(room: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Server 2 was killed and is back while north waits for south: it does not know that north is there."""
-    begin, study = Server._begin_training, room.servers[2]._find_task("scale", FOREST.fingerprint())
+    begin, task_state = Server._begin_training, room.servers[2]._find_task("scale", FOREST.fingerprint())
 
     def forgotten(own: Server, its_study: TaskState) -> None:
         if own is room.servers[0] and not its_study.missing_owners and not lost:
-            lost.append(study.online_sessions.pop("north"))
+            lost.append(task_state.online_sessions.pop("north"))
         begin(own, its_study)
 
     lost: list[Any] = []

@@ -17,7 +17,7 @@ import pytest
 
 from veilwood.errors import PartyError
 from veilwood_secure.roles import transport as listener_module
-from veilwood_secure.roles.config import CONFIG_FILE
+from veilwood_secure.roles.config import TASKS_FILE
 from veilwood_secure.roles.identity import PartyName, tls_context
 from veilwood_secure.roles.transport import Channel, LostError, ReceiveQuota, dial_server
 from veilwood_testing.secure_roles import FIRST_SERVER, Place, X, Y, connect_channel, place
@@ -186,7 +186,7 @@ def test_a_bad_task_stops_no_other(tmp_path: Path) -> None:
     with place(tmp_path) as here:
         here.train()
         for party in range(3):
-            file = tmp_path / f"server-{party}" / CONFIG_FILE
+            file = tmp_path / f"server-{party}" / TASKS_FILE
             data = json.loads(file.read_text())
             good = data["tasks"][0]
             data["tasks"] += [
@@ -203,7 +203,7 @@ def test_a_bad_task_stops_no_other(tmp_path: Path) -> None:
         file.write_text("{")  # and a file that is none leaves all as it was
         assert here.owner("north").status()[2]["phase"] == "trained"
         here.stop()
-        (tmp_path / "server-2" / CONFIG_FILE).write_text(json.dumps(data))
+        (tmp_path / "server-2" / TASKS_FILE).write_text(json.dumps(data))
         (tmp_path / "server-2" / "models" / "later.share").write_bytes(b"rubbish")
         here.start()
         assert here.owner("north").status()[2]["phase"] == "trained"

@@ -36,5 +36,5 @@ def test_every_protocol_that_answers_refuses_values_no_row_has(protocol: str, se
     feature = int(program.domain.dummy_mask.any(axis=1).argmax())
     features[feature, :, 1] = program.domain.dummy_mask[feature]
     assert features[feature, :, 1].sum() == 1
-    with pytest.raises(PartyError, match="user analyst sent questions that are not rows"):
+    with pytest.raises(PartyError, match="queries of user analyst do not fit"):
         program.check_queries(engine, "analyst", {"features": engine.constant(features)})

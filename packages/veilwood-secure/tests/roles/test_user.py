@@ -17,9 +17,9 @@ def test_only_those_a_task_names_may_take_part(trained: Place) -> None:
     private = replace(TASK, name="private", users=("guest",), owners={"south": None})
     set_up_roles(trained.folder, private)
     outsider = replace(trained.config("user-analyst"), tasks=(private,))
-    with pytest.raises(PartyError, match="user analyst has no part in task 'private'"):
+    with pytest.raises(PartyError, match="user analyst does not take part in task 'private'"):
         User(outsider).predict(X[:1])
-    with pytest.raises(PartyError, match="owner north has no part"):
+    with pytest.raises(PartyError, match="owner north does not take part"):
         first_word(trained.config("owner-north"), private, "contribute", rows=3)
 
 

@@ -20,20 +20,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from veilwood.errors import BudgetExceededError, LedgerError, NotFoundError
+from veilwood.privacy import ledger as ledgers
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.hash_chain import ChainedLedger, Connection, HashChain, append_genesis, store_balance
-from veilwood.privacy.ledger import (
-    RECONCILIATION,
-    Balance,
-    Entry,
-    FinalState,
-    Ledger,
-    Limit,
-    Part,
-    Purpose,
-    Reservation,
-    requested_budget,
-)
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.safe_io import read_json, write_file
@@ -106,9 +95,11 @@ class DatasetLedger(ChainedLedger):
         """Read all events again if the open transaction is rolled back: some in memory may not exist then."""
         self.database.on_rollback(lambda: setattr(self, "_chain", HashChain(self.name)))
 
-    def _reserve_loss(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
+    def _reserve_loss(
+        self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[ledgers.Limit]
+    ) -> ledgers.Reservation:
         with self._open_transaction(write=True):
-            if facts["purpose"].kind != RECONCILIATION:
+            if facts["purpose"].kind != ledgers.RECONCILIATION:
                 self.require_chargeable()
             return super()._reserve_loss(loss, facts, limits)
 
@@ -134,7 +125,7 @@ class DatasetLedger(ChainedLedger):
         LedgerError
             If the existing ledger has another budget or population, or does not verify.
         """
-        budget = requested_budget(epsilon, delta or 0)
+        budget = ledgers.requested_budget(epsilon, delta or 0)
         integer = "BIGINT" if self.database.is_postgres else "INTEGER"
         with self._open_transaction(write=True) as connection:
             connection.execute(
@@ -165,7 +156,7 @@ class Ledgers:
         """Return the ledger of a data set."""
         return self._ledgers.setdefault(dataset, DatasetLedger(self._database, dataset))
 
-    def limits_for(self, dataset: str, account: str, plan: DatabaseRow | None = None) -> list[Limit]:
+    def limits_for(self, dataset: str, account: str, plan: DatabaseRow | None = None) -> list[ledgers.Limit]:
         """Return the limits on a charge of this account, under a signed plan if one is given."""
         rows = self._database.find_all(store.allowances, dataset=dataset)
         limits = [limit_of(allowance) for allowance in rows if allowance["account"] in ("", account)]
@@ -270,7 +261,7 @@ class Ledgers:
         self, dataset: str, what: str, loss: Loss, neighbours: str, account: str, key: str = "", plan: str = ""
     ) -> int | None:
         """Charge a release that a restored ledger has lost; return the new entry, or None if it was charged before."""
-        ledger, purpose = self.open(dataset), Purpose(RECONCILIATION)
+        ledger, purpose = self.open(dataset), ledgers.Purpose(ledgers.RECONCILIATION)
         facts: dict[str, Any] = {"what": what, "neighbours": neighbours, "plan": plan, "key": key, "account": account}
         try:
             with self._database.transaction():
@@ -288,7 +279,7 @@ class Ledgers:
         return charge.id
 
 
-class RunLedger(Ledger):
+class RunLedger(ledgers.Ledger):
     """Ledger of one run: it charges once under the key of the run, and commits when its outcome is published.
 
     Parameters
@@ -311,23 +302,25 @@ class RunLedger(Ledger):
         key: str,
         account: str,
         plan: DatabaseRow,
-        limits: Sequence[Limit],
+        limits: Sequence[ledgers.Limit],
         require_active: Any = lambda: None,
     ) -> None:
         self.name, self._ledger, self._key = ledger.name, ledger, key
         self._facts = {"key": key, "account": account, "grant": plan["id"], "table": plan["dataset"]}
         self._limits, self._require_active = limits, require_active
-        self.reservation: Reservation | None = None
+        self.reservation: ledgers.Reservation | None = None
 
-    def _reserve_loss(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
+    def _reserve_loss(
+        self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[ledgers.Limit]
+    ) -> ledgers.Reservation:
         """Reserve a loss, or resume the reservation of an earlier attempt under the same key."""
         with self._ledger.database.transaction():
             self._require_active()
             granted = self._ledger.reserve(loss, **{**facts, **self._facts}, limits=self._limits)
-        self.reservation = Reservation(self, granted.id, granted.is_new)
+        self.reservation = ledgers.Reservation(self, granted.id, granted.is_new)
         return self.reservation
 
-    def settle(self, entry: int, state: FinalState, reason: str | None = None) -> None:
+    def settle(self, entry: int, state: ledgers.FinalState, reason: str | None = None) -> None:
         """Return the charge of rejected input. A commit waits for ``publish``.
 
         A reservation of an earlier attempt is never returned, because that attempt may have drawn noise.
@@ -357,15 +350,15 @@ class RunLedger(Ledger):
         if not self.has_spent():
             self._ledger.check_affordable(loss, self._limits)
 
-    def entry(self, number: int) -> Entry:
+    def entry(self, number: int) -> ledgers.Entry:
         """Return an entry of the data set's ledger."""
         return self._ledger.entry(number)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ledgers.Entry]:
         """Return the entries of the data set's ledger."""
         return self._ledger.entries()
 
-    def balance(self) -> Balance:
+    def balance(self) -> ledgers.Balance:
         """Return the totals of the data set's ledger."""
         return self._ledger.balance()
 
@@ -379,19 +372,19 @@ class RunLedger(Ledger):
         return json.dumps({**certificate.to_dict(), "ledger_hash": digest})
 
 
-def grant_of(plan: DatabaseRow) -> Limit:
+def grant_of(plan: DatabaseRow) -> ledgers.Limit:
     """Return what the signature of a plan allows: a number of runs, or the total loss of a predictor's batches."""
-    part, name = Part(grant=plan["id"]), f"the signature of plan {plan['id']}"
+    part, name = ledgers.Part(grant=plan["id"]), f"the signature of plan {plan['id']}"
     if plan["kind"] == "answer":
-        return Limit(name, part, _budget_of(plan["total_epsilon"], plan["total_delta"]))
-    return Limit(name, part, max_releases=plan["runs"])
+        return ledgers.Limit(name, part, _budget_of(plan["total_epsilon"], plan["total_delta"]))
+    return ledgers.Limit(name, part, max_releases=plan["runs"])
 
 
-def limit_of(allowance: DatabaseRow) -> Limit:
+def limit_of(allowance: DatabaseRow) -> ledgers.Limit:
     """Return the limit that an allowance sets in the current period."""
-    part = Part(allowance["account"], period=_current_period(allowance["period"]))
+    part = ledgers.Part(allowance["account"], period=_current_period(allowance["period"]))
     whose = allowance["account"] or "everybody"
-    return Limit(f"the allowance of {whose}", part, _budget_of(allowance["epsilon"], allowance["delta"]))
+    return ledgers.Limit(f"the allowance of {whose}", part, _budget_of(allowance["epsilon"], allowance["delta"]))
 
 
 def _current_period(period: str) -> str:
@@ -401,7 +394,7 @@ def _current_period(period: str) -> str:
 
 
 def _budget_of(epsilon: object, delta: object) -> Loss:
-    budget = requested_budget(epsilon, delta)
+    budget = ledgers.requested_budget(epsilon, delta)
     assert budget is not None
     return budget
 
@@ -432,7 +425,7 @@ def loss_from_certificate(epsilon: object, delta: object) -> Loss:
     return Loss.pure_or_zcdp(loss.epsilon, loss.delta) if loss.delta > 0 and loss.epsilon is not None else loss
 
 
-def _parse_certificate(facts: dict[str, Any], ledger: Ledger) -> tuple[PrivacyCertificate, int, str]:
+def _parse_certificate(facts: dict[str, Any], ledger: ledgers.Ledger) -> tuple[PrivacyCertificate, int, str]:
     """Return a certificate with number and hash of the event that charged it."""
     try:
         content = read_json(json.dumps(facts))

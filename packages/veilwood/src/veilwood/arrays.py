@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 from joblib import effective_n_jobs
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike as ArrayLike
+from numpy.typing import NDArray as NDArray
 
 HAVE_NUMBA: Final = importlib.util.find_spec("numba") is not None
 """Whether loops are compiled. Without numba, NumPy gives the same results, more slowly."""

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import AnyArray, Floats
+from veilwood.arrays import AnyArray, ArrayLike, Floats
 from veilwood.charts import posterior_range
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import SetupError, UseError, short_repr

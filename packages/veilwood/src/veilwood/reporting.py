@@ -185,7 +185,7 @@ def render_report(
     elif not isinstance(evaluation, Evaluation):
         evaluation = Evaluation.load(evaluation)
     if evaluation is not None and evaluation.plan.parameters["model"] != model_hash(model):
-        raise UseError(f"{subject} is of another model. Hint: evaluate this model, or omit the evaluation.")
+        raise UseError(f"{subject} belongs to another model. Hint: evaluate this model, or omit the evaluation.")
     sections = [
         _heading_section(model),
         _guarantee_section(model),

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as parse_safetensors
 from safetensors.numpy import save as write_safetensors
@@ -47,6 +46,7 @@ from veilwood.estimators.method import Design, Method, OnePassMethod
 from veilwood.estimators.parameters import parameters_in_file, to_plain_value
 from veilwood.forests.auto_size import AutoSized, WithTotals
 from veilwood.models.file import sort_header
+from veilwood.privacy import time_factors
 from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.certificate import Spend, build_certificate
 from veilwood.privacy.door import Measurement, SeriesDoor
@@ -56,15 +56,6 @@ from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
 from veilwood.privacy.steps import Step
-from veilwood.privacy.time_factors import (
-    MAX_RELEASES,
-    OBJECTIVES,
-    STRATEGIES,
-    SeriesTerms,
-    compare_factors,
-    estimate_counts,
-    make_factor,
-)
 from veilwood.safe_io import is_int_in, read_file, read_json, write_file
 from veilwood.trees.counting import ColumnAssignment, LeafCount
 from veilwood.trees.random import public_seed
@@ -129,7 +120,7 @@ class PeriodCount:
         return Split(self.column, tuple(range(len(targets))), targets)
 
 
-def assign_trees(ids: Any, key: bytes, n_trees: int) -> NDArray[np.int64]:
+def assign_trees(ids: Any, key: bytes, n_trees: int) -> Ints:
     """Return a tree for each row, from 0, by a keyed hash of its id: the column that disjoint trees need.
 
     The custodian keeps the key beside the table and adds new rows under the same key. Accuracy needs the key to be
@@ -261,11 +252,13 @@ class ReleaseSeries:
         bands: int | None = None,
         tree_column: str | None = None,
     ) -> None:
-        if not isinstance(estimator, BaseForest) or hasattr(estimator, "plan_"):
+        if not hasattr(type(estimator), "_method_class") or hasattr(estimator, "plan_"):
             raise UseError("a series needs an unfitted estimator. Hint: vw.RandomTreesClassifier(schema, epsilon=3).")
-        if strategy not in ("auto", *STRATEGIES):
-            raise ParameterError("strategy", strategy, "is not known", f"choose auto or one of {', '.join(STRATEGIES)}")
-        if objective not in OBJECTIVES:
+        if strategy not in ("auto", *time_factors.STRATEGIES):
+            raise ParameterError(
+                "strategy", strategy, "is not known", f"choose auto or one of {', '.join(time_factors.STRATEGIES)}"
+            )
+        if objective not in time_factors.OBJECTIVES:
             raise ParameterError("objective", objective, "is not known", "choose 'largest' or 'mean'")
         self._estimator = _copy_of(estimator)
         self._ledger: Ledger | None = _given_ledger(estimator.ledger if ledger is None else ledger)
@@ -276,8 +269,8 @@ class ReleaseSeries:
         self._records: dict[int, _Record] = {}
         self._opened: dict[str, Any] | None = None
         self._path: Path | None = None
-        if not is_int_in(releases, 1, MAX_RELEASES):
-            raise ParameterError("releases", releases, f"must be an integer from 1 to {MAX_RELEASES}")
+        if not is_int_in(releases, 1, time_factors.MAX_RELEASES):
+            raise ParameterError("releases", releases, f"must be an integer from 1 to {time_factors.MAX_RELEASES}")
         column = period if isinstance(period, Column) else Column(period, "categorical", values=_texts(1, releases))
         described = {**column.to_dict(), "name": PERIOD_COLUMN, "of": column.source}
         if column.kind != "categorical" or column.nullable or column.other is not None:
@@ -295,16 +288,19 @@ class ReleaseSeries:
     def _choose_terms(
         self, seed: int, period: dict[str, Any], releases: int, strategy: str, objective: Any, bands: int | None,
         tree_column: str | None,
-    ) -> tuple[SeriesTerms, Design]:  # fmt: skip
+    ) -> tuple[time_factors.SeriesTerms, Design]:  # fmt: skip
         """Choose accounting and strategy by expected error, and design the forest for the noise of the series."""
         requested = self._requested
         options = []
         for law in ("pure", "zcdp") if requested.delta > 0 else ("pure",):
             squared = law == "zcdp"
-            errors = compare_factors(releases, objective, squared=squared, bands=bands)
+            errors = time_factors.compare_factors(releases, objective, squared=squared, bands=bands)
             name: Any = min(errors, key=errors.__getitem__) if strategy == "auto" else strategy
-            factor = make_factor(name, releases, objective, squared=squared, bands=bands)
-            terms = SeriesTerms(_new_id(), period, tree_column, name, objective, law, factor, errors=errors)  # type: ignore[arg-type]
+            factor = time_factors.make_factor(name, releases, objective, squared=squared, bands=bands)
+            terms = time_factors.SeriesTerms(
+                _new_id(), period, tree_column, name, objective, law, factor,
+                errors=errors,  # type: ignore[arg-type]
+            )  # fmt: skip
             decisions = {"law": "zcdp"} if squared else {}
             design = self._make_design(terms, seed, decisions)
             options.append((terms.plan_of_series(design.plan, requested).expected_leaf_mse, terms, design))
@@ -319,7 +315,7 @@ class ReleaseSeries:
             raise ParameterError("epsilon", "inf", "is no loss that a series can keep", "choose a number, such as 3")
         return loss
 
-    def _make_design(self, terms: SeriesTerms, seed: int, decisions: Mapping[str, Any]) -> Design:
+    def _make_design(self, terms: time_factors.SeriesTerms, seed: int, decisions: Mapping[str, Any]) -> Design:
         request = self._estimator._fit_request(self._schema, seed, decisions)
         method: Method[Any] = self._method
         if isinstance(method, AutoSized) and method.parameters.n_rows is None and "n_estimators" not in decisions:
@@ -352,7 +348,7 @@ class ReleaseSeries:
         """
         return self._terms_of(number).plan_of_series(self._design.plan, self._requested)
 
-    def _terms_of(self, number: int) -> SeriesTerms:
+    def _terms_of(self, number: int) -> time_factors.SeriesTerms:
         lost = tuple(each for each in range(1, number) if each not in self._records)
         return replace(self._terms, release=number, factor=replace(self._terms.factor, lost=lost))
 
@@ -419,7 +415,7 @@ class ReleaseSeries:
             raise ModelFileError("the series lacks measurements that its later releases rest on. Hint: restore a copy.")
         records = [self._records[each].values for each in terms.factor.measured(number)]
         estimates = {
-            step.name: estimate_counts(terms.factor, number, [values[step.name] for values in records])
+            step.name: time_factors.estimate_counts(terms.factor, number, [values[step.name] for values in records])
             for step in plan.steps
         }
         exact = self._one_pass.make_count(self._design)([])
@@ -584,8 +580,8 @@ class ReleaseSeries:
             series._ledger = _given_ledger(ledger)
             series._schema, series._method = schema, series._estimator._make_method()
             series._path, series._opened, series._records = Path(path), state["opened"], {}
-            series._terms = SeriesTerms.from_choices(plan.choices["series"])
-            decisions = {name: value for name, value in plan.choices.items() if name != "series"}
+            series._terms = time_factors.SeriesTerms.from_choices(plan.choices["series"])
+            decisions = time_factors.own_decisions(plan)
             series._design = series._make_design(series._terms, plan.public_seed, decisions)
             series._check_columns()
             if differs := plan.differences(series.plan()):
@@ -632,7 +628,7 @@ def _new_id() -> str:
 
 def plan_lost(plan: Plan) -> tuple[int, ...]:
     """Return the releases that were lost before the one of this plan."""
-    return SeriesTerms.from_choices(plan.choices["series"]).factor.lost
+    return time_factors.SeriesTerms.from_choices(plan.choices["series"]).factor.lost
 
 
 def _copy_of(estimator: BaseForest) -> BaseForest:

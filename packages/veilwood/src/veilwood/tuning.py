@@ -27,6 +27,7 @@ from veilwood.errors import DomainTooLargeError, ParameterError, SchemaError, Us
 from veilwood.estimators.parameters import tuned_parameters
 from veilwood.forests import expected_skill as skill
 from veilwood.forests.expected_skill import load_weights
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.progress import track_progress
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Tuning:
         All settings planned, the best first.
     skipped : int
         Number of settings left out because they would need too large a table.
-    schema_name, n, epsilon, delta
+    schema_name, n, epsilon, delta, neighbours
         The public facts that the scores rest on.
     """
 
@@ -85,6 +86,8 @@ class Tuning:
     n: int
     epsilon: float
     delta: float
+    neighbours: Neighbours
+    """Whom the best setting protects."""
     _best: Any = field(repr=False)
 
     @property
@@ -113,6 +116,7 @@ class Tuning:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         facts = {"schema": self.schema_name, "n": self.n, "epsilon": self.epsilon, "delta": self.delta}
+        facts |= {"privacy_unit": str(self.neighbours.unit), "adjacency": self.neighbours.adjacency}
         return {**facts, "skipped": self.skipped, "settings": [asdict(setting) for setting in self.settings]}
 
     def plot(self) -> Figure:
@@ -135,7 +139,8 @@ class Tuning:
         return (
             f"Best of {len(self.settings)} settings on schema {self.schema_name!r} for n={self.n:,}, "
             f"epsilon={self.epsilon:g}, delta={self.delta:g}{skipped}:\n"
-            f"{best.estimator}({chosen}), score {best.score:.3f}. Nothing was spent.\n"
+            f"{best.estimator}({chosen}), score {best.score:.3f}. Protects {self.neighbours}. "
+            "Nothing was spent, and no ledger is charged.\n"
             f"{self._ranking_caveat()}\n"
             f"{shown.where(shown.notna(), '').to_string(index=False)}"
         )
@@ -156,7 +161,9 @@ class Tuning:
         """Show the ten best settings in a notebook."""
         best = self.table.head(10).round(3).astype(str)
         title = f"Best of {len(self.settings)} settings on {self.schema_name}: n={self.n:,}, epsilon={self.epsilon:g}"
-        return html_card(title, "Nothing was spent.", [list(best.columns), *best.to_numpy().tolist()])
+        return html_card(
+            title, f"Protects {self.neighbours}. Nothing was spent.", [list(best.columns), *best.to_numpy().tolist()]
+        )
 
 
 def tune(
@@ -229,6 +236,7 @@ def tune(
         n=int(n_rows),
         epsilon=float(epsilon),
         delta=float(delta),
+        neighbours=planned[0][1].plan().neighbours,
         _best=planned[0][1],
     )
 

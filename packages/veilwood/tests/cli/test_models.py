@@ -87,7 +87,7 @@ def test_a_share_set_aside_by_the_command_line(car_folder: Path, capsys: pytest.
     assert main(["report", "new.veilwood"]) == 0
     assert main([*words[:4], "-o", "new.veilwood", "--force"]) == 0  # by the same plan, another model
     assert main(["report", "new.veilwood", "--force"]) == 2
-    assert "'new.quality.json' is of another model" in capsys.readouterr().err
+    assert "'new.quality.json' belongs to another model" in capsys.readouterr().err
     (car_folder / "new.quality.json").write_text(
         (car_folder / "new.quality.json").read_text().replace("with noise", "exactly")
     )
@@ -178,7 +178,7 @@ def test_plan_signed_run_model_signed(
         assert main(["verify", name, "--signed-by", "new.key.pub", "--plan", "plan.json"]) == 0
         assert "not that the run was honest" in capsys.readouterr().out
         assert main(["verify", name, "--signed-by", "clinic.key.pub"]) != 0
-        assert "of another key" in capsys.readouterr().err
+        assert "another key" in capsys.readouterr().err
     assert main(["verify", "model.veilwood", "--signed-by", "new.key.pub", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["signed"]
 

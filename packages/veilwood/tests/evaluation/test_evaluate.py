@@ -58,6 +58,38 @@ def test_an_evaluation_is_charged_once_and_says_so(car_forest: Any, tmp_path: Pa
     assert "accuracy" in str(found)
 
 
+def warnings_of(action: Callable[[], Any]) -> list[type[Warning]]:
+    """Return the classes of the warnings about accuracy that an action issues."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        action()
+    return [each.category for each in caught if issubclass(each.category, vw.UtilityWarning)]
+
+
+def test_rows_that_trained_the_model_are_noticed_by_object_path_and_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same object or path in this process; in another one, the path of a committed entry of the same plan."""
+    car, ledger = vw.datasets.car(), vw.MemoryLedger()
+    paths = [tmp_path / name for name in ("train.csv", "other.csv")]
+    for path in paths:
+        car.X.assign(**{car.schema.target.name: car.y}).to_csv(path, index=False)
+
+    def fitted(*rows: Any) -> Any:
+        return vw.RandomTreesClassifier(car.schema, ledger=ledger, **TINY_TREES).fit(*rows)
+
+    def judge(forest: Any, *rows: Any, **more: Any) -> list[type[Warning]]:
+        return warnings_of(lambda: vw.evaluate(forest, *rows, epsilon=1.0, **more))
+
+    in_memory, from_file = fitted(car.X, car.y), fitted(paths[0])
+    assert judge(in_memory, car.X, car.y) == judge(from_file, paths[0]) == [vw.UtilityWarning]
+    assert judge(in_memory, car.X.copy(), car.y) == judge(from_file, paths[1]) == []
+    monkeypatch.setattr(spending, "_accountant", spending._ProcessAccountant())  # as in another process
+    assert judge(from_file, paths[0]) == judge(in_memory, car.X, car.y, ledger=ledger) == []
+    assert judge(from_file, paths[0], ledger=ledger) == [vw.UtilityWarning]
+    assert judge(from_file, paths[1], ledger=ledger) == []
+
+
 def test_what_is_refused(car_forest: Any) -> None:
     car = vw.datasets.car()
     with rejects(UseError, raised_in="evaluation_plan"):

@@ -92,6 +92,19 @@ def test_batches_are_released_as_one(tmp_path: Path) -> None:
     assert arrays_differ(forest, rebuild(forest)) == []
 
 
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+@pytest.mark.parametrize("name", ["RandomTreesClassifier", "MatrixForestClassifier"])
+def test_releases_of_a_series_follow_from_their_files(name: str, delta: float, tmp_path: Path) -> None:
+    car = vw.datasets.car()
+    forest = getattr(vw, name)(car.schema, epsilon=3, delta=delta, n_estimators=2, max_depth=2, random_state=0)
+    series = vw.ReleaseSeries(forest, releases=3, period="month", ledger=vw.MemoryLedger())
+    table = car.X.assign(month=np.arange(len(car.X)) % 3 + 1)
+    for _ in range(2):
+        model = series.release(table, car.y)
+        export_measurements(model, tmp_path / "measured.parquet")
+        assert arrays_differ(model, rebuild(tmp_path / "measured.parquet")) == []
+
+
 def test_the_file_can_be_read_without_the_library(tmp_path: Path) -> None:
     forest = fitted("RandomTreesClassifier", n_estimators=2, max_depth=2, epsilon=2.0)
     export_measurements(forest, tmp_path / "measured.parquet")

@@ -143,12 +143,12 @@ def reformatted(folder: Path) -> None:
 
 ATTACKS = {
     strip: "there is no signature",
-    foreign: "of another key",
+    foreign: "another key",
     foreign_that_names_the_clinic: "is broken",
     of_another_model: "is not the file that was signed",
     another_model: "is not the file that was signed",
-    of_a_plan: "is of a 'plan', not of a model",
-    with_its_own_key: "of another key",
+    of_a_plan: "signs a 'plan', not a model",
+    with_its_own_key: "another key",
     edited_statement: "is broken",
     signature_of_nothing: "is broken",
     no_json: "is damaged",

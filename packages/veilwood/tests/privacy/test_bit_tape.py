@@ -358,14 +358,14 @@ def law_by_rejection(sigma_squared: Fraction, monkeypatch: pytest.MonkeyPatch) -
     for size in range(reach + 1):
         magnitude = np.array([size], np.int64)
 
-        def accepted(magnitude: Ints = magnitude) -> Ints:
+        def draw_accepted(magnitude: Ints = magnitude) -> Ints:
             return samplers._accept_proposals(magnitude, scale, sigma_squared).astype(np.int64)
 
-        coins[size], _ = law_on_tape(accepted, monkeypatch)
+        coins[size], _ = law_on_tape(draw_accepted, monkeypatch)
     proposals = closed_laplace(Fraction(scale), reach)
     undecided = Enclosed(Fraction(0), Fraction(1, 2**TAPE_BITS))
-    accepted = {y: coins[abs(y)].get(1, undecided) * weight for y, weight in proposals.items()}
-    return _normalised(accepted, Fraction(1, 2**80), 20)
+    weights = {y: coins[abs(y)].get(1, undecided) * weight for y, weight in proposals.items()}
+    return _normalised(weights, Fraction(1, 2**80), 20)
 
 
 def wrong_rejection(sigma_squared: Fraction, monkeypatch: pytest.MonkeyPatch) -> list[int]:

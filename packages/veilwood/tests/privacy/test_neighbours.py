@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from veilwood.errors import ParameterError
-from veilwood.privacy.neighbours import ADJACENCIES, Neighbours, Rows, RowsOf, resolve_unit
+from veilwood.privacy.neighbours import (
+    ADJACENCIES,
+    MAX_ROWS_PER_UNIT,
+    Neighbours,
+    Rows,
+    RowsOf,
+    id_names,
+    may_protect_less,
+    resolve_unit,
+)
 from veilwood_testing.errors import rejects
 
 ROWS = [np.array(row) for row in product((0, 1), repeat=3)]  # what one row may add: squared and L1 norm at most 3
@@ -59,3 +68,39 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
 def test_unknown_neighbours_are_refused() -> None:
     with rejects(ParameterError, name="adjacency"):
         Neighbours("near")  # type: ignore[arg-type]
+
+
+def test_only_one_row_or_one_id_that_is_added_or_removed_is_in_one_part() -> None:
+    """Parts compose in parallel for these only; each of the others can have a unit in both parts."""
+    units: list[Rows | RowsOf] = [Rows(), Rows(2), RowsOf("patient", 1), RowsOf("patient", 5)]
+    assert [Neighbours("add-remove", unit).in_one_part for unit in units] == [True, False, True, True]
+    assert not any(Neighbours("replace-one", unit).in_one_part for unit in units)
+
+
+@pytest.mark.parametrize(
+    ("unit", "declared", "less"),
+    [
+        (RowsOf("patient", 1), RowsOf("patient", 9), False),
+        (RowsOf("visit", 9), RowsOf("patient", 9), True),
+        (Rows(3), Rows(3), False),
+        (Rows(2), Rows(3), True),
+        (Rows(4), Rows(3), False),
+        (Rows(9), RowsOf("patient", 2), True),
+        (RowsOf("patient", 9), Rows(2), True),
+    ],
+)
+def test_which_units_may_protect_less_than_declared(unit: Any, declared: Any, less: bool) -> None:
+    assert may_protect_less(unit, declared) is less
+
+
+def test_units_are_what_parameters_denote() -> None:
+    assert [resolve_unit(unit) for unit in ("row", 1, 3)] == [Rows(1), Rows(1), Rows(3)]
+    assert resolve_unit({"id": "patient", "at_most": 1}) == RowsOf("patient", 1)
+    assert resolve_unit(MAX_ROWS_PER_UNIT) == Rows(10**9)
+    for more in (MAX_ROWS_PER_UNIT + 1, {"id": "patient", "at_most": MAX_ROWS_PER_UNIT + 1}):
+        with rejects(ParameterError, name="privacy_unit"):
+            resolve_unit(more)
+    assert Neighbours.from_parameters("replace-one", 3) == Neighbours("replace-one", Rows(3))
+    assert (Neighbours(), Rows().at_most) == (Neighbours("add-remove", Rows(1)), 1)
+    assert [str(Rows(k)) for k in (1, 2)] == ["one row", "any 2 rows"]
+    assert (id_names(RowsOf("patient", 2)), id_names(Rows(2)), id_names(None)) == (("patient",), (), ())

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import shutil
 import zipfile
@@ -10,9 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 import veilwood as vw
+from veilwood import estimators
 from veilwood.cli.main import main
 from veilwood.errors import FileError, LedgerError, ParameterError, SignatureError, UseError, VeilwoodError
 from veilwood.models import file as model_file
@@ -28,7 +33,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("cryptography")
     folder = tmp_path_factory.mktemp("packs")
     ledger = vw.SQLiteLedger(folder / "visits.db", epsilon=3, population="patients of clinic X")
@@ -52,9 +57,9 @@ def write_pack_in(folder: Path, name: str, **changes: Any) -> Path:
 
 
 @pytest.fixture
-def here(_made: Path, tmp_path: Path) -> Path:
+def here(made: Path, tmp_path: Path) -> Path:
     """A fresh copy of a folder with a pack and all that it was made from."""
-    shutil.copytree(_made, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -170,6 +175,22 @@ def test_another_key_and_no_signature_are_refused(here: Path) -> None:
         verify_pack(here / "pack", here / "clinic.key.pub")
 
 
+def test_a_signature_can_be_checked_without_the_library(here: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    signed = json.loads((here / "pack" / f"{MANIFEST}.sig").read_text())
+    text = json.dumps(signed["statement"], sort_keys=True, separators=(",", ":"))
+    key = load_pem_public_key((here / "clinic.key.pub").read_bytes())
+    assert isinstance(key, Ed25519PublicKey)
+    key.verify(base64.b64decode(signed["signature"]), b"veilwood signature 1\n" + text.encode())  # as in docs/files.md
+    digest = hashlib.sha256((here / "pack" / MANIFEST).read_bytes()).hexdigest()
+    assert signed["statement"]["manifest_hash"] == digest
+    for line in (here / "pack" / "SHA256SUMS").read_text().splitlines():
+        expected, _, name = line.partition("  ")
+        assert hashlib.sha256((here / "pack" / name).read_bytes()).hexdigest() == expected
+
+
 def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         text = (folder / name).read_text()
@@ -200,17 +221,32 @@ def test_documents_that_contradict_the_model_are_found_though_they_are_signed(he
     assert failures(here) != []
 
 
-def seal_again(here: Path) -> None:
-    """Sign a changed folder as its publisher could."""
+def seal_again(here: Path, model_content: bytes | None = None) -> None:
+    """Sign a changed folder as its publisher could; ``model_content`` if the model itself was changed."""
     folder = here / "pack"
     manifest = json.loads((folder / MANIFEST).read_text())
     for name, facts in manifest["files"].items():
         facts["sha256"] = packs._sha256((folder / name).read_bytes())
     content = packs._to_json(manifest).encode()
     (folder / MANIFEST).write_bytes(content)
-    model = model_file.load(folder / "model.veilwood")
-    payload = packs._pack_payload(content, model, (folder / "model.veilwood").read_bytes())
+    original = (folder / "model.veilwood").read_bytes() if model_content is None else model_content
+    (here / "original.veilwood").write_bytes(original)
+    payload = packs._pack_payload(content, model_file.load(here / "original.veilwood"), original)
     signature.write_signature(folder / MANIFEST, payload, here / "clinic.key")
+
+
+ODD_CONTENTS = [b"", b"[]", b"{}", b"null", b"1", b"\xff", b'{"entries": [], "rows": 3}', b'{"entries": [{"id": 2}]}']
+
+
+@pytest.mark.parametrize("content", ODD_CONTENTS)
+def test_odd_contents_under_a_valid_signature_are_a_finding_and_no_crash(here: Path, content: bytes) -> None:
+    for name in (name for name in CONTENTS if (here / "pack" / name).exists() and name != "SHA256SUMS"):
+        kept = (here / "pack" / name).read_bytes()
+        (here / "pack" / name).write_bytes(content)
+        seal_again(here, kept if name == "model.veilwood" else None)
+        found = failures(here)
+        assert found or name in ("report.html", "plan.json.sig"), name
+        (here / "pack" / name).write_bytes(kept)
 
 
 def test_a_pack_that_was_sealed_again_unchanged_is_verified(here: Path) -> None:
@@ -273,16 +309,46 @@ def test_a_held_out_evaluation_shares_the_charge(here: Path) -> None:
     assert failures(here, "new") == []
 
 
+def test_a_ledger_with_a_release_that_is_not_private_says_so(here: Path) -> None:
+    ledger = vw.SQLiteLedger(here / "void.db")
+    fit_and_charge(vw.RandomTreesClassifier, ledger, epsilon=float("inf"), n_estimators=2)
+    vw.save(fit_and_charge(vw.RandomTreesClassifier, ledger, n_estimators=2), here / "void.veilwood")
+    write_pack_in(here, "new", model=here / "void.veilwood", ledger=ledger, evaluation=None)
+    assert failures(here, "new") == []
+    rows = json.loads((here / "new" / "checklist.json").read_text())["rows"]
+    (row,) = (row for row in rows if row["topic"] == "Composition and budget")
+    assert row["answer"] == "not covered"
+
+
 def test_an_approved_plan_keeps_its_signature(here: Path) -> None:
     forest = vw.PrivateForestClassifier(vw.datasets.car().schema, epsilon=1.0, random_state=0)
     for name, plan in (("plan.json", forest.plan()), ("foreign.json", forest.set_params(epsilon=2.0).plan())):
         plan.save(here / name)
         model_file.sign(here / name, here / "stranger.key")
-    write_pack_in(here, "new", plan_signature=here / "plan.json.sig")
+    write_pack_in(here, "new", plan=here / "plan.json")
     assert failures(here, "new") == []
     assert model_file.verify(here / "new" / "plan.json", here / "stranger.key.pub")["kind"] == "plan"
+    with pytest.raises(UseError):
+        write_pack_in(here, "other", plan=here / "foreign.json")
+    shutil.copy(here / "foreign.json.sig", here / "plan.json.sig")
     with pytest.raises(SignatureError):
-        write_pack_in(here, "other", plan_signature=here / "foreign.json.sig")
+        write_pack_in(here, "other", plan=here / "plan.json")
+
+
+def test_releases_of_a_series_are_packed_with_the_plan_of_the_series(here: Path) -> None:
+    car, ledger = vw.datasets.car(), vw.SQLiteLedger(here / "series.db", epsilon=3)
+    settings: dict[str, Any] = {"n_estimators": 4, "max_depth": 2, "trees": "shared", "random_state": 0}
+    forest = vw.RandomTreesClassifier(car.schema, epsilon=3, **settings)
+    series = vw.ReleaseSeries(forest, releases=4, period="month", ledger=ledger)
+    table = car.X.assign(month=np.arange(len(car.X)) % 4 + 1)
+    series.plan().save(here / "series.json")
+    for number in (1, 2):
+        vw.save(series.release(table, car.y), here / f"{number}.veilwood")
+        given = {"model": here / f"{number}.veilwood", "ledger": ledger, "evaluation": None}
+        write_pack_in(here, f"new-{number}", **given)
+        assert failures(here, f"new-{number}") == []
+        packed = vw.Plan.load(here / f"new-{number}" / "plan.json")
+        assert packed.fingerprint() == vw.Plan.load(here / "series.json").fingerprint()
 
 
 def test_existing_folders_and_odd_places_are_refused(here: Path) -> None:
@@ -307,6 +373,30 @@ def test_the_bill_of_materials_names_what_is_installed() -> None:
     assert len(set(references)) == len(references)
     assert bom["dependencies"][0]["dependsOn"] == references
     assert bom != environment_bom("2031-05-06")
+
+
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {} for name in estimators.__all__ if name != "MatrixForestPredictor"},
+    "PrivateForestClassifier, a delta and persons": {"delta": 1e-6, "privacy_unit": {"id": "person", "at_most": 2}},
+    "RandomTreesRegressor, rows replaced": {"adjacency": "replace-one"},
+    "RandomTreesClassifier, weak": {"epsilon": 6.0, "n_estimators": 2, "trees": "disjoint"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_estimator_and_guarantee_can_be_packed(case: str, made: Path, tmp_path: Path) -> None:
+    ledger = vw.SQLiteLedger(tmp_path / "visits.db", epsilon=8, delta=1e-5)
+    forest = fit_and_charge(getattr(vw, case.partition(",")[0]), ledger, **CASES[case])
+    vw.save(forest, tmp_path / "model.veilwood")
+    archive = write_pack(
+        tmp_path / "model.veilwood", tmp_path / "pack", ledger=ledger, key=made / "clinic.key",
+        card=made / "card.toml",
+    )  # fmt: skip
+    checks = verify_pack(archive, made / "clinic.key.pub")
+    assert [check for check in checks if not check.holds] == []
+    record = yaml.safe_load((tmp_path / "pack" / "registry.yaml").read_text())
+    assert record["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"] == forest.privacy_.epsilon
+    assert forest.privacy_.strength.label in (tmp_path / "pack" / "README.md").read_text()
 
 
 def test_no_name_of_a_table_leaves_the_ledger(here: Path) -> None:

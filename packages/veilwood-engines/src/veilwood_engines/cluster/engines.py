@@ -6,6 +6,7 @@ Sources of rows are in ``source``, the work on a partition in ``worker``.
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,6 +43,17 @@ class DaskPartitions:
 
         self._tasks = persist(*tasks)
 
+    @classmethod
+    def joined(cls, tasks: Sequence[Any]) -> DaskPartitions:
+        """Persist tasks that return lists of states, then join the lists so that each thread has one.
+
+        A fit of PrivateForest passes over the states hundreds of times, and a task costs about a millisecond.
+        """
+        from dask import delayed, persist
+
+        tasks = persist(*tasks)
+        return cls([delayed(_join_lists)(*group) for group in _group_by_thread(tasks)])
+
     def update(self, function: Callable[[worker.PartitionState], worker.PartitionState]) -> DaskPartitions:
         """Return the updated states of all partitions."""
         from dask import delayed
@@ -59,6 +71,33 @@ class DaskPartitions:
     def close(self) -> None:
         """Release all states."""
         self._tasks = ()
+
+
+def _group_by_thread(tasks: Sequence[Any]) -> list[list[Any]]:
+    """Group persisted tasks by the worker that holds their result, with one group per thread of it."""
+    places, threads = dict.fromkeys(range(len(tasks)), ""), {"": os.cpu_count() or 1}
+    try:
+        from distributed import futures_of, wait
+
+        futures = futures_of(tasks)
+    except ImportError:
+        futures = []
+    if futures:  # otherwise the tasks were computed in this process
+        wait(futures)
+        client = futures[0].client
+        holders = client.who_has(futures)
+        threads |= client.nthreads()
+        places = {i: next(iter(holders.get(future.key, ())), "") for i, future in enumerate(futures)}
+    groups = []
+    for place in sorted(set(places.values())):
+        held = [tasks[i] for i, where in places.items() if where == place]
+        n_groups = threads.get(place, 1)
+        groups += [held[i::n_groups] for i in range(min(n_groups, len(held)))]
+    return groups
+
+
+def _join_lists(*lists: list[worker.PartitionState]) -> list[worker.PartitionState]:
+    return [state for states in lists for state in states]
 
 
 def sum_with_dask(parts: list[Any]) -> worker.PartialSums:
@@ -247,6 +286,10 @@ def _run_on_partition(work: Any, partition: int, rows: Any) -> Any:
     return work(partition, [rows])
 
 
+def _list_state(work: Any, partition: int, rows: Any) -> list[worker.PartitionState]:
+    return [work(partition, [rows])]
+
+
 # -- Dask -------------------------------------------------------------------------------------------------------------
 
 
@@ -292,14 +335,14 @@ class Dask:
         self, frame: Any, work: Callable[[int, Iterable[Any]], worker.PartitionState]
     ) -> PersistedPartitions:
         """Persist what ``work`` returns for each partition."""
-        return DaskPartitions(self._make_tasks(frame, _run_on_partition, work))
+        return BucketedPartitions(DaskPartitions.joined(self._make_tasks(frame, _list_state, work)))
 
     def persist_buckets(
         self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], worker.PartitionState]
     ) -> PersistedPartitions:
         """Persist a list of buckets for each partition of the shuffled rows, as one."""
         tasks = self._make_tasks(self._shuffle_by_bucket(frame, encode, schema), _run_on_buckets, work)
-        return BucketedPartitions(DaskPartitions(tasks))
+        return BucketedPartitions(DaskPartitions.joined(tasks))
 
     def _shuffle_by_bucket(self, frame: Any, encode: Any, schema: pa.Schema) -> Any:
         meta = schema.empty_table().to_pandas()

@@ -16,14 +16,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from veilwood.data import contributions
 from veilwood.data.batches import Batch, Count, Sums, encode_rows, select_rows, view_table
-from veilwood.data.contributions import (
-    encode_ids,
-    first_rows_per_id,
-    missing_id_column_error,
-    order_by_time,
-    row_hash,
-)
 from veilwood.data.encoding import Encoding
 from veilwood.data.problems import Invalid
 from veilwood.errors import OutOfSchemaError
@@ -134,9 +128,9 @@ def read_bucket(cap: RowsOf, salt: int, time_index: int | None, encoded: pa.Tabl
     values = np.column_stack([encoded.column(name).to_numpy() for name in encoded.column_names[2:]])
     ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # NumPy texts would lose trailing NULs
     _, person = np.unique(ids, return_inverse=True)
-    order = row_hash(values, salt)
-    order = order if time_index is None else order_by_time(values[:, 1 + time_index], order)
-    chosen_rows = values[first_rows_per_id(person.astype(np.int64), order, cap.at_most)]
+    order = contributions.row_hash(values, salt)
+    order = order if time_index is None else contributions.order_by_time(values[:, 1 + time_index], order)
+    chosen_rows = values[contributions.first_rows_per_id(person.astype(np.int64), order, cap.at_most)]
     batch = Batch(chosen_rows[:, 1:].astype(np.uint16), chosen_rows[:, 0].astype(np.int32), partition, 0)
     return partition, iter([batch])
 
@@ -152,8 +146,8 @@ def encode_with_id(encoding: Encoding, cap: RowsOf, invalid: Invalid, tables: It
             table = view_table(piece, encoding, invalid)
             column = table.column_by_name(cap.id)
             if column is None:
-                raise missing_id_column_error(cap)
-            ids, texts = encode_ids(column, cap, invalid)
+                raise contributions.missing_id_column_error(cap)
+            ids, texts = contributions.encode_ids(column, cap, invalid)
             batch, fits = encode_rows(encoding, table, None, invalid=invalid, allowed_extra=(cap.id,))
             known = ids >= 0
             batch, ids = select_rows(batch, fits, known), ids[known if fits is None else known & fits]

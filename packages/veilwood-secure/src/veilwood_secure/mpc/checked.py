@@ -29,12 +29,11 @@ from math import comb
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import Ints, NDArray
 from veilwood.errors import PartyError
 from veilwood_secure.mpc.engine import Bits, Product, RingArray, Shared, concatenate
-from veilwood_secure.mpc.replicated import KeyStream, Links, ReplicatedEngine
+from veilwood_secure.mpc.replicated import KeyStream, Links, OpeningLog, ReplicatedEngine
 
 Words = NDArray[np.uint64]
 LoggedProduct = tuple[Product, Shared]
@@ -42,7 +41,7 @@ LoggedAnd = tuple[Bits, Bits, Bits]
 Kind = TypeVar("Kind", Shared, Bits)
 
 REPETITIONS: Final = {32: 2, 44: 4}
-"""Independent repetitions of the check of products, by counted bits: each misses an error with 2^-22 or 2^-12."""
+"""Independent repetitions of the check of products, by counted bits: each misses an error with 2^-23 or 2^-12."""
 
 MIN_ARRANGEMENTS: Final = 1 << 41  # of triples: one of them hides an error of a batch
 MAX_LOGGED_BYTES: Final = 1 << 26  # of results that wait for their check: bounds memory
@@ -60,7 +59,7 @@ class CheckedEngine(ReplicatedEngine):
 
     Parameters
     ----------
-    links, keys
+    links, keys, openings
         As for `ReplicatedEngine`.
     counted_bits
         Bits of the 64-bit words that count: 32, or 44 with more repetitions.
@@ -78,8 +77,17 @@ class CheckedEngine(ReplicatedEngine):
     array([ 9, 16])
     """
 
-    def __init__(self, links: Links, keys: tuple[bytes, bytes] | None = None, *, counted_bits: int = 32) -> None:
-        super().__init__(links, keys, np.uint64, counted_bits)
+    is_checked = True
+
+    def __init__(
+        self,
+        links: Links,
+        keys: tuple[bytes, bytes] | None = None,
+        *,
+        counted_bits: int = 32,
+        openings: OpeningLog | None = None,
+    ) -> None:
+        super().__init__(links, keys, np.uint64, counted_bits, openings)
         self._products: list[LoggedProduct] = []
         self._ands: list[LoggedAnd] = []
         self._logged_bytes = 0
@@ -276,7 +284,8 @@ def _fold_product(coins: KeyStream, product: Product, result: Shared) -> _Claim:
     """Fold a product over its output axes, with a random factor per index.
 
     Axes that only x has are contracted in x, axes that only y has in y, and common axes are multiplied into x. Axes of
-    one kind have a factor together, so that at most three factors meet.
+    one kind have a factor together, so that at most three factors meet. A product without common axes has one factor as
+    a whole, so that errors of two products do not cancel.
     """
     kind, x, y, axis = product
     if kind == "matmul":  # a product over (..., rows, columns, inner), summed over the last axis
@@ -290,8 +299,6 @@ def _fold_product(coins: KeyStream, product: Product, result: Shared) -> _Claim:
     common = [i for i in range(n_axes) if i not in (*inner, *only_x, *only_y)]
     groups = (only_x, only_y, common)
     factors = [coins.next_integers(tuple(full[i] for i in group), np.dtype(np.uint64)) for group in groups]
-    if not common:
-        factors[2] = np.ones((), np.uint64)
     places = tuple(1 if i in (*only_x, *only_y) else full[i] for i in range(n_axes))
     spread = factors[2].reshape([full[i] if i in common else 1 for i in range(n_axes)])
     u = x.map_parts(lambda part: _sum_weighted(part, only_x, factors[0]) * spread).broadcast_to(places)
@@ -299,6 +306,8 @@ def _fold_product(coins: KeyStream, product: Product, result: Shared) -> _Claim:
     total = result.reshape(*(1 if i in inner else full[i] for i in range(n_axes)))
     for group, factor in zip(groups, factors, strict=True):
         total = total.map_parts(partial(_sum_weighted, axes=group, factor=factor))
+    if not common:
+        total = total.map_parts(lambda part: part * factors[2])
     return _Claim(u.reshape(-1), v.reshape(-1), total.reshape())
 
 

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import ArrayLike, Ints, NDArray
 from veilwood.errors import MechanismError
 
 RingArray = NDArray[np.unsignedinteger[Any]]
@@ -207,6 +206,9 @@ class Engine(ABC):
     counted_bits
         Bits of a word that count, from the lowest; by default all. The others are slack, in which errors may remain.
     """
+
+    is_checked: bool = False
+    """Whether a server that deviates is noticed."""
 
     def __init__(
         self, party: int, ring: type[np.unsignedinteger[Any]] = np.uint32, counted_bits: int | None = None

@@ -24,9 +24,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import Ints
+from veilwood.arrays import ArrayLike, Ints
 from veilwood.errors import MechanismError, PartyError
 from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as arithmetic
@@ -47,6 +46,13 @@ class Links(Protocol):
 
     def receive(self, sender: int) -> Buffer:
         """Wait for the next message of another server and return it."""
+
+
+class OpeningLog(Protocol):
+    """Record of openings, by which an interrupted computation opens no value twice."""
+
+    def open(self, x: Shared, reveal: Callable[[Shared], Ints]) -> Ints:
+        """Return ``reveal(x)``, or what was recorded for this opening."""
 
 
 class ThreadLinks:
@@ -145,6 +151,8 @@ class ReplicatedEngine(Engine):
         Keys k_i and k_(i+1) of this server, for one session only. By default, fresh keys are agreed.
     ring, counted_bits
         As for `Engine`.
+    openings
+        Record of openings, if they must survive a crash.
 
     Examples
     --------
@@ -165,9 +173,10 @@ class ReplicatedEngine(Engine):
         keys: tuple[bytes, bytes] | None = None,
         ring: type[np.unsignedinteger[Any]] = np.uint32,
         counted_bits: int | None = None,
+        openings: OpeningLog | None = None,
     ) -> None:
         super().__init__(links.party, ring, counted_bits)
-        self._links = links
+        self._links, self._openings = links, openings
         self._streams = [KeyStream(key) for key in (keys or agree_keys(links))]
         self._previous, self._next = (self.party - 1) % 3, (self.party + 1) % 3
         self._public_at = {0: 0, 1: None, 2: 1}[self.party]  # public numbers are added to part 0
@@ -208,7 +217,12 @@ class ReplicatedEngine(Engine):
 
     def open(self, x: Shared) -> Ints:
         """Return the integers themselves."""
-        return arithmetic.to_signed(self._open_words(self._drop_slack(x), np.add)) >> self.slack_bits
+        words = self._drop_slack(x)
+        return self._reveal(words) if self._openings is None else self._openings.open(words, self._reveal)
+
+    def _reveal(self, words: Shared) -> Ints:
+        """Open integers of which all bits count."""
+        return arithmetic.to_signed(self._open_words(words, np.add)) >> self.slack_bits
 
     def is_all_zero(self, x: Shared) -> bool:
         """Return whether all secrets are zero: then the sum of two parts is minus the third."""

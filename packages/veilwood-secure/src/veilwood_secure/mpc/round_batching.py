@@ -13,9 +13,8 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import Ints
+from veilwood.arrays import ArrayLike, Ints
 from veilwood_secure.mpc.engine import Bits, Engine, Parts, Product, RingArray, Shared, concatenate
 
 Result = TypeVar("Result")
@@ -60,7 +59,7 @@ class _Lane(Engine):
 
     def __init__(self, engine: Engine, program: Callable[[Engine], Any]) -> None:
         super().__init__(engine.party, engine.ring.type, engine.counted_bits)
-        self.stats, self._engine = engine.stats, engine
+        self.stats, self._engine, self.is_checked = engine.stats, engine, engine.is_checked
         self.is_done, self.pending_request = False, ("", ())
         self.result: Any = None
         self._error: BaseException | None = None

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.arrays import Floats, Ints
-from veilwood.errors import UnreadableError
+from veilwood.arrays import ArrayLike, Floats, Ints, NDArray
+from veilwood.errors import PartyError, UnreadableError
 from veilwood.privacy import entropy
 from veilwood_secure.mpc.engine import as_ring_array
 
@@ -133,6 +132,20 @@ def reconstruct(pairs: Sequence[SharePair]) -> Ints:
                 "Hint: discard the result; one of them did not send what it computed."
             )
     return to_signed(pairs[0][0] + pairs[1][0] + pairs[2][0])
+
+
+def majority(messages: Sequence[bytes]) -> bytes:
+    """Return what at least two of three servers sent: with one server that deviates, that is what an honest one sent.
+
+    Examples
+    --------
+    >>> majority([b"3", b"4", b"3"])
+    b'3'
+    """
+    for message in messages:
+        if messages.count(message) > 1:
+            return message
+    raise PartyError("the three servers sent different results, of which none is accepted. Hint: see their logs.")
 
 
 def pair_to_bytes(pair: SharePair) -> bytes:

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import AnyArray, Bools
+from veilwood.arrays import AnyArray, Bools, NDArray
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 
 MAX_ALL_PAIRS = 16

@@ -49,12 +49,18 @@ class HiddenPlan:
     n_trees: int
 
 
-def level_epsilons(epsilon: Fraction, depth: int) -> tuple[Fraction, ...]:
+def level_epsilons(epsilon: Fraction, depth: int, *, even: bool = False) -> tuple[Fraction, ...]:
     """Return the budgets of the levels of splits and, last, of the leaves. They sum to ``epsilon``.
+
+    With ``even``, all levels have the same budget, as the paper's CDP+PMPC-ID3 splits it.
 
     >>> [str(part) for part in level_epsilons(Fraction(1), 2)]
     ['3/25', '9/50', '7/10']
+    >>> [str(part) for part in level_epsilons(Fraction(1), 2, even=True)]
+    ['1/3', '1/3', '1/3']
     """
+    if even:
+        return (epsilon / (depth + 1),) * (depth + 1)
     weights = [LEVEL_GROWTH**level for level in range(depth)]
     splits = [SPLIT_FRACTION * epsilon * weight / sum(weights) for weight in weights]
     return (*splits, (1 - SPLIT_FRACTION) * epsilon)

@@ -19,15 +19,15 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import Ints, NDArray
 from veilwood.errors import MechanismError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.joint_noise import JointLaplace
+from veilwood_secure.mpc.checked import DeviationError
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 from veilwood_secure.protocols.circuits import maximum
 
@@ -87,11 +87,39 @@ def dealt_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Sh
 def dealt_joint_laplace(engine: Engine, mechanism: JointLaplace, shape: tuple[int, ...]) -> Shared:
     """Return the sum of two draws of joint noise, one known by server 0 and one by server 1; one round.
 
-    A server can subtract its own draw at most; what remains is the noise of the mechanism.
+    A server can subtract its own draw at most; what remains is the noise of the mechanism. Checked servers verify that
+    the sum is one that two such draws can have.
     """
-    return engine.deal_sum(
+    total = engine.deal_sum(
         lambda server: mechanism.sample(shape[1]) if server < 2 else np.zeros(shape, np.int64), shape
     )
+    if engine.is_checked:
+        bound = 2 * joint_noise_bound(mechanism)
+        too_large = engine.is_negative(concatenate([total + bound, bound - total]))
+        if not engine.is_all_zero(too_large.sum().reshape(1)):
+            raise DeviationError("a part of the noise is larger than such noise can be")
+    return total
+
+
+TAIL_EXPONENT: Final = 60 * math.log(2)  # draws exceed their bound with probability below 2^-60
+
+
+def joint_noise_bound(mechanism: JointLaplace) -> int:
+    """Return a bound that no entry of a draw exceeds, except with probability 2^-60.
+
+    On real numbers the norm, divided by the scale, has a gamma distribution with as many degrees of freedom as the
+    tables have; unit cubes around integers change the norm by at most half a table (proofs/secure-checked.md).
+
+    Examples
+    --------
+    >>> bound = joint_noise_bound(JointLaplace(Fraction(2), (2, 3)))
+    >>> bool(abs(JointLaplace(Fraction(2), (2, 3)).sample(1000)).max() < bound)
+    True
+    """
+    scale, sizes = float(mechanism.scale), mechanism.sizes
+    freedom, half = sum(size - 1 for size in sizes) + 1, max(sizes) / 2
+    exponent = TAIL_EXPONENT + 2 * half / scale
+    return math.ceil(scale * (freedom + math.sqrt(2 * freedom * exponent) + exponent) + half)
 
 
 def max_draw(scale: Fraction) -> int:
@@ -153,9 +181,9 @@ def _sum_signed_geometrics(engine: Engine, scale: Fraction, shape: tuple[int, ..
         raise MechanismError(f"scale must be positive, got {scale}. Hint: pass sensitivity / epsilon.")
     thresholds = _digit_thresholds(scale)
     digits = len(thresholds)
-    if digits > 8 * engine.ring.itemsize - 3:
+    if digits > engine.counted_bits - 3:
         raise MechanismError(
-            f"noise of scale {scale} does not fit {engine.ring} words. "
+            f"noise of scale {scale} does not fit {engine.counted_bits} bits. "
             "Hint: use ring=numpy.uint64, or increase epsilon."
         )
     count = int(np.prod(shape))
@@ -250,7 +278,7 @@ def weight_steps(epsilon: Fraction, n_scores: int) -> Ints:
 
 def cumulative_weights(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Shared:
     """Return running sums of the weights exp(epsilon (score - largest) / 2) of candidates along the first axis."""
-    if engine.ring != np.uint64:
+    if engine.counted_bits < 64:
         raise MechanismError("exponential weights need 64-bit words. Hint: create the engine with ring=numpy.uint64.")
     steps = weight_steps(epsilon, scores.size)
     gap = (maximum(engine, scores).reshape(1, *scores.shape[1:]) - scores).reshape(1, -1)

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.arrays import AnyArray, Bools
+from veilwood.arrays import AnyArray, ArrayLike, Bools, NDArray
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, SchemaError, UseError
@@ -35,8 +34,8 @@ MAX_CELLS = 1 << 31
 MAX_COUNT: Final = 1 << 26
 """Rows of all owners for histograms: all values computed from them stay below 2^60."""
 
-MAX_TOTAL: Final = 1 << 60
-"""Bound on the L1 norm of all other sums of a query, whatever owners send: words have 64 bits."""
+SPARE_BITS: Final = 4
+"""Counted bits of a word above the L1 norm of all other sums of a query, whatever owners send."""
 
 N_SUBSETS = 80  # random subset sums per check: each misses a value that is too large with probability 1/2
 
@@ -192,7 +191,8 @@ def may_be_summed(
         return False
     if histograms is not None and len(sums.shape) == 3:
         return are_valid_histograms(engine, sums, MAX_COUNT // n_owners, histograms)
-    return are_bounded(engine, sums, MAX_TOTAL // (2 * n_owners * max(sums.size, 1)))
+    max_total = 1 << (engine.counted_bits - SPARE_BITS)
+    return are_bounded(engine, sums, max_total // (2 * n_owners * max(sums.size, 1)))
 
 
 def are_valid_histograms(engine: Engine, histograms: Shared, max_rows: int, kind: Literal["counts", "moments"]) -> bool:

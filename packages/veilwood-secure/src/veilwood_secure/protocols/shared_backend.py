@@ -29,16 +29,7 @@ from veilwood.forests.adaptive.contingency import BinnedColumn
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS, MAX_SCORE, SCORE_UNITS
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 from veilwood_secure.protocols import circuits
-from veilwood_secure.protocols.circuits import (
-    add_bits,
-    and_reduce,
-    mux,
-    one_hot_bits,
-    popcount,
-    saturate,
-    subtract_bits,
-    to_rows,
-)
+from veilwood_secure.protocols import circuits as circuit
 from veilwood_secure.protocols.joint_forest import no_batches
 from veilwood_secure.protocols.secret_array import SecretArray
 
@@ -105,7 +96,7 @@ class SharedBackend(counts.RowBackend):
         self._engine, self._target, self._valid = engine, target, valid
         # A bin number outside the schema, from an owner that violates it, sets no plane.
         self._bin_planes = [
-            engine.land(one_hot_bits(engine, digits, column.n_bins), valid[None])
+            engine.land(circuit.one_hot_bits(engine, digits, column.n_bins), valid[None])
             for column, digits in zip(columns, cells, strict=True)
         ]
         self._scores = [circuits.public_planes(valid, np.zeros(SCORE_DIGITS, bool)) for _ in range(n_outputs)]
@@ -128,28 +119,30 @@ class SharedBackend(counts.RowBackend):
         planes = self._cell_planes(table)
         for output, score in enumerate(self._scores):
             updates = np.clip(values[:, output], -MAX_SCORE, MAX_SCORE)
-            self._scores[output] = add_bits(self._engine, score, circuits.lookup(planes, updates, SCORE_DIGITS))
+            self._scores[output] = circuit.add_bits(self._engine, score, circuits.lookup(planes, updates, SCORE_DIGITS))
 
     # Queries
 
     def _evaluate_query(self, query: counts.RowQuery) -> Shared:
         match query:
             case counts.RowsByCell(table):
-                return popcount(self._engine, self._cell_planes(table))
+                return circuit.popcount(self._engine, self._cell_planes(table))
             case counts.ClassesByCell(
                 (counts.ContingencyTable(()),), n_classes
             ):  # classes need no multiplication by cells
-                return popcount(self._engine, self._class_planes(n_classes)).reshape(1, n_classes)
+                return circuit.popcount(self._engine, self._class_planes(n_classes)).reshape(1, n_classes)
             case counts.ClassesByCell(tables, n_classes):
                 cells = concatenate([self._cell_planes(table) for table in tables])
                 classes = self._class_planes(n_classes)
-                return popcount(self._engine, self._engine.land(cells[:, None], classes[None]))
+                return circuit.popcount(self._engine, self._engine.land(cells[:, None], classes[None]))
             case counts.TargetSums():
-                found = popcount(self._engine, concatenate([self._mask_padding(self._target), self._valid[None]]))
+                found = circuit.popcount(
+                    self._engine, concatenate([self._mask_padding(self._target), self._valid[None]])
+                )
                 up = (found[:-1] * (1 << np.arange(TARGET_DIGITS))).sum(axis=0)
                 return stack([up, found[-1] * TARGET_LEVELS - up])
             case counts.ResidualHistogram(marks):
-                return popcount(self._engine, self._mask_padding(self._residual_planes(marks)))
+                return circuit.popcount(self._engine, self._mask_padding(self._residual_planes(marks)))
             case counts.GradientSums():
                 return self._gradient_sums(query)
             case counts.EvidenceGain():
@@ -162,7 +155,7 @@ class SharedBackend(counts.RowBackend):
         digits = circuits.binary_digits(marks, len(residual))  # (digits, marks)
         limits = circuits.public_planes(self._valid, digits)
         wide = residual[:, None].broadcast_to((len(residual), len(marks), *residual.shape[1:]))
-        up_to = ~subtract_bits(self._engine, limits, wide)[-1]
+        up_to = ~circuit.subtract_bits(self._engine, limits, wide)[-1]
         return concatenate([up_to[:1], up_to[1:-1] ^ up_to[:-2], ~up_to[-2:-1]])
 
     def _gradient_sums(self, query: counts.GradientSums) -> Shared:
@@ -194,10 +187,10 @@ class SharedBackend(counts.RowBackend):
         engine, drop = self._engine, GRADIENT_LEVELS.bit_length() - 1
         offset = circuits.binary_digits(GRADIENT_LEVELS // 2 - query.start, SCORE_DIGITS)  # (digits, outputs)
         scores = stack(self._scores, axis=1)
-        rounded = add_bits(engine, scores, circuits.public_planes(self._valid, offset))[drop:]
+        rounded = circuit.add_bits(engine, scores, circuits.public_planes(self._valid, offset))[drop:]
         weights = 1 << np.arange(len(rounded))
         weights[-1] *= -1
-        added = (to_rows(engine, rounded) * weights[:, None, None]).sum(axis=0)  # (outputs, rows)
+        added = (circuit.to_rows(engine, rounded) * weights[:, None, None]).sum(axis=0)  # (outputs, rows)
         gain = engine.dot(self._row_gradients(query.n_classes, query.limit), added, axis=0)
         return circuits.clip(engine, gain, query.max_gain).sum().reshape(1)
 
@@ -209,7 +202,7 @@ class SharedBackend(counts.RowBackend):
 
     def _class_planes(self, n_classes: int) -> Bits:
         return self._cached_planes(
-            ("classes",), lambda: self._mask_padding(one_hot_bits(self._engine, self._target, n_classes))
+            ("classes",), lambda: self._mask_padding(circuit.one_hot_bits(self._engine, self._target, n_classes))
         )
 
     def _cell_planes(self, table: counts.ContingencyTable) -> Bits:
@@ -235,7 +228,7 @@ class SharedBackend(counts.RowBackend):
         if key not in self._indicator_cache:
             while sum(len(one) for one in self._indicator_cache.values()) > MAX_CACHED_PLANES:
                 self._indicator_cache.pop(next(iter(self._indicator_cache)))
-            self._indicator_cache[key] = to_rows(self._engine, self._cell_planes(counts.ContingencyTable(axes)))
+            self._indicator_cache[key] = circuit.to_rows(self._engine, self._cell_planes(counts.ContingencyTable(axes)))
         return self._indicator_cache[key]
 
     def _cached_planes(self, key: Any, make: Callable[[], Bits]) -> Bits:
@@ -252,82 +245,86 @@ class SharedBackend(counts.RowBackend):
         digits = self._binary_gradients(limit) if n_classes else self._regression_gradients(limit)
         weights = 1 << np.arange(GRADIENT_DIGITS)
         weights[-1] *= -1
-        integers = to_rows(self._engine, self._mask_padding(digits))
+        integers = circuit.to_rows(self._engine, self._mask_padding(digits))
         return (integers * weights[:, None]).sum(axis=0).reshape(1, -1)
 
     def _binary_gradients(self, limit: int) -> Bits:
         """Return class minus probability of the second class, clipped to the limit."""
         engine, score = self._engine, self._scores[0]
         digits_used, sign = score[IGNORED_DIGITS:], score[-1]
-        inside = and_reduce(
+        inside = circuit.and_reduce(
             engine,
             ~(digits_used[LOOKUP_DIGITS - 1 : -1] ^ sign[None].broadcast_to(digits_used[LOOKUP_DIGITS - 1 : -1].shape)),
         )
         # The digits if they fit, else saturated: all ones above, zeros below. With the sign inverted: 0 to 255.
         beyond = (~sign)[None].broadcast_to((LOOKUP_DIGITS - 1, *sign.shape))
-        index = concatenate([mux(engine, inside[None], digits_used[: LOOKUP_DIGITS - 1], beyond), (~sign)[None]])
+        index = concatenate(
+            [circuit.mux(engine, inside[None], digits_used[: LOOKUP_DIGITS - 1], beyond), (~sign)[None]]
+        )
         log_odds = (
             (np.arange(1 << LOOKUP_DIGITS) + 0.5 - (1 << LOOKUP_DIGITS - 1)) * (1 << IGNORED_DIGITS) / SCORE_UNITS
         )
         second = np.rint(GRADIENT_LEVELS / (1 + np.exp(-log_odds))).astype(np.int64)
         max_gradient = limit // GRADIENT_UNIT
-        planes = one_hot_bits(engine, index, 1 << LOOKUP_DIGITS)
+        planes = circuit.one_hot_bits(engine, index, 1 << LOOKUP_DIGITS)
         if_first = circuits.lookup(planes, -np.minimum(second, max_gradient), GRADIENT_DIGITS)
         if_second = circuits.lookup(planes, np.minimum(GRADIENT_LEVELS - second, max_gradient), GRADIENT_DIGITS)
-        return mux(engine, self._target[:1], if_second, if_first)
+        return circuit.mux(engine, self._target[:1], if_second, if_first)
 
     def _regression_gradients(self, limit: int) -> Bits:
         """Return residual / limit, clipped to [-1, 1]."""
         residual = self._target_minus_score()
         sign = residual[-1]
         turned = residual ^ sign[None].broadcast_to(residual.shape)
-        magnitude = add_bits(self._engine, turned, concatenate([sign[None], residual[1:] & 0]))
+        magnitude = circuit.add_bits(self._engine, turned, concatenate([sign[None], residual[1:] & 0]))
         drop = max(0, int(limit).bit_length() - (RESIDUAL_DIGITS - 1))
-        index = saturate(self._engine, magnitude[drop:], RESIDUAL_DIGITS)
+        index = circuit.saturate(self._engine, magnitude[drop:], RESIDUAL_DIGITS)
         size = np.minimum((np.arange(1 << RESIDUAL_DIGITS) << drop) * GRADIENT_LEVELS // limit, GRADIENT_LEVELS)
-        planes = one_hot_bits(self._engine, index, 1 << RESIDUAL_DIGITS)
+        planes = circuit.one_hot_bits(self._engine, index, 1 << RESIDUAL_DIGITS)
         above = circuits.lookup(planes, size, GRADIENT_DIGITS)
         below = circuits.lookup(planes, -size, GRADIENT_DIGITS)
-        return mux(self._engine, sign[None], below, above)
+        return circuit.mux(self._engine, sign[None], below, above)
 
     def _target_minus_score(self) -> Bits:
         """Return target minus score; the last digit is its sign."""
         zeros = (self._target[:1] & 0).broadcast_to((SCORE_DIGITS, *self._target.shape[1:]))
         shift = LEVEL_UNITS.bit_length() - 1
         target = concatenate([zeros[:shift], self._target, zeros[shift + TARGET_DIGITS :]])
-        return subtract_bits(self._engine, target, self._scores[0])
+        return circuit.subtract_bits(self._engine, target, self._scores[0])
 
     def _multiclass_gradients(self, n_classes: int) -> Shared:
         """Return class minus probability, one number per class. Classes are stacked on the second axis."""
         engine = self._engine
         largest = self._scores[0]
         for score in self._scores[1:]:
-            behind = subtract_bits(engine, largest, score)[-1:]
-            largest = mux(engine, behind, score, largest)
+            behind = circuit.subtract_bits(engine, largest, score)[-1:]
+            largest = circuit.mux(engine, behind, score, largest)
         scores = stack(self._scores, axis=1)  # (digits, classes, W)
         wide = largest[:, None].broadcast_to(scores.shape)
-        index = saturate(engine, subtract_bits(engine, wide, scores)[IGNORED_DIGITS:], LOOKUP_DIGITS - 1)
+        index = circuit.saturate(
+            engine, circuit.subtract_bits(engine, wide, scores)[IGNORED_DIGITS:], LOOKUP_DIGITS - 1
+        )
         log_odds = (np.arange(1 << LOOKUP_DIGITS - 1) + 0.5) * (1 << IGNORED_DIGITS) / SCORE_UNITS
         exp = np.rint(((1 << EXP_DIGITS) - 1) * np.exp(-log_odds)).astype(np.int64)
-        powers = circuits.lookup(one_hot_bits(engine, index, 1 << LOOKUP_DIGITS - 1), exp, EXP_DIGITS)
+        powers = circuits.lookup(circuit.one_hot_bits(engine, index, 1 << LOOKUP_DIGITS - 1), exp, EXP_DIGITS)
         n_digits = EXP_DIGITS + (n_classes - 1).bit_length() + 2
         zero = powers[:1] & 0
         powers = concatenate([powers, zero.broadcast_to((n_digits - EXP_DIGITS, *powers.shape[1:]))])
         total = powers[:, 0]
         for one in range(1, n_classes):
-            total = add_bits(engine, total, powers[:, one])
+            total = circuit.add_bits(engine, total, powers[:, one])
         total = total[:, None].broadcast_to(powers.shape)
         remainder, quotient = powers, []
         for _ in range(GRADIENT_LEVELS.bit_length() - 1):  # long division, the highest digit first
             remainder = concatenate([zero, remainder[:-1]])
-            less = subtract_bits(engine, remainder, total)
+            less = circuit.subtract_bits(engine, remainder, total)
             fits = ~less[-1:]
-            remainder = mux(engine, fits, less, remainder)
+            remainder = circuit.mux(engine, fits, less, remainder)
             quotient.append(fits[0])
         probability = stack(quotient[::-1])  # (digits, classes, W)
-        integers = to_rows(engine, engine.land(probability, self._valid.broadcast_to(probability.shape)))
+        integers = circuit.to_rows(engine, engine.land(probability, self._valid.broadcast_to(probability.shape)))
         weights = (1 << np.arange(len(quotient))).reshape(-1, 1, 1)
-        own = to_rows(engine, self._class_planes(n_classes))
+        own = circuit.to_rows(engine, self._class_planes(n_classes))
         return own * GRADIENT_LEVELS - (integers * weights).sum(axis=0)
 
 

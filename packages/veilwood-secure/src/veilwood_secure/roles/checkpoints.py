@@ -7,15 +7,16 @@ It survives a crash of the server. All files are encrypted under the operator's 
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
@@ -27,9 +28,8 @@ from safetensors.numpy import save as write_arrays
 from veilwood.arrays import AnyArray, Ints
 from veilwood.errors import ModelFileError, PartyError
 from veilwood.safe_io import read_json, write_file
-from veilwood_secure.mpc.engine import Shared
-from veilwood_secure.mpc.replicated import ReplicatedEngine
-from veilwood_secure.roles.sessions import agree_on_facts
+from veilwood_secure.mpc.engine import RingArray, Shared
+from veilwood_secure.roles.sessions import agree_on_facts, draw_name, exchange_values
 from veilwood_secure.roles.transport import TlsLinks
 
 _CHECKPOINT_MAGIC: Final = b"VWCHECK1"
@@ -132,8 +132,8 @@ class Checkpoint:
 
     Rows and openings are used for their subject only, not for another task of the same name. A counter increases with
     every change and is sent to the other servers, which store the highest value received: a server that returns with
-    older files is rejected. Every opening is recorded by all three servers before it happens (proofs/secure-crash.md,
-    attacked by packages/veilwood-secure/tests/roles/test_server_crashes.py and
+    older files is rejected. All three servers store their shares of a value before it is opened
+    (proofs/secure-crash.md, attacked by packages/veilwood-secure/tests/roles/test_server_crashes.py and
     packages/veilwood-secure/tests/roles/test_uploads.py).
     """
 
@@ -165,7 +165,7 @@ class Checkpoint:
     @property
     def is_empty(self) -> bool:
         """Whether there is no state to resume from."""
-        return not self.parts and self.attempt is None and not self.intents
+        return not self.parts and self.attempt is None and not self.may_have_opened
 
     def renew_ticket(self) -> None:
         """Draw the ticket of the next charge. Owners consent to a charge under the tickets of all three servers."""
@@ -252,10 +252,16 @@ class Checkpoint:
 
     # Trainings
 
-    def begin_training(self, training: str, entry: int) -> None:
-        """Record a training that has been charged, before anything of it is opened."""
+    def begin_training(self, training: str, entry: int = 0) -> None:
+        """Record a training before it is charged; 0 stands for the entry that it will get in the ledger."""
         self.forget_openings()
         self.attempt = {"training": training, "entry": entry}
+        self.save()
+
+    def record_charge(self, entry: int) -> None:
+        """Record the entry of the present attempt in the ledger."""
+        assert self.attempt is not None
+        self.attempt["entry"] = entry
         self.ledger_entries = max(self.ledger_entries, entry)
         self.save()
 
@@ -265,15 +271,35 @@ class Checkpoint:
         self.attempt = None
 
     def forget_openings(self) -> None:
-        """Delete all opened values."""
-        for number in range(len(self.opened)):
+        """Delete all opened values and prepared openings."""
+        for number in range(max(len(self.opened), self.intents) + 2):
             self._folder.remove(f"{self._task}/opening-{number}")
+            self._folder.remove(self._pending_path(number))
         self.opened, self.intents = [], 0
 
+    def prepare_opening(self, number: int, name: str, parts: Sequence[RingArray]) -> None:
+        """Store the shares of a value before anything of it is sent, so that it can be opened again unchanged."""
+        data = write_arrays({"name": np.frombuffer(name.encode(), np.uint8), "first": parts[0], "second": parts[1]})
+        self._folder.write(self._pending_path(number), data)
+
+    def read_pending(self, number: int) -> PendingOpening | None:
+        """Return a prepared opening, or None."""
+        data = self._folder.read(self._pending_path(number))
+        if data is None:
+            return None
+        arrays = parse_arrays(data)
+        return PendingOpening(arrays["name"].tobytes().decode(), (arrays["first"], arrays["second"]))
+
+    @property
+    def may_have_opened(self) -> bool:
+        """Whether anything of the attempt can have been opened, which takes a prepared opening at every server."""
+        return self.intents > 0 or self.read_pending(0) is not None
+
     def record_intent(self, number: int) -> None:
-        """Record the intent to open the value of this number."""
+        """Record that the parts of an opening leave this server: all three have prepared it."""
         self.intents = number + 1
         self.save()
+        self._folder.remove(self._pending_path(number - 1))  # all three servers have its result
 
     def record_opening(self, values: Ints) -> None:
         """Store opened values."""
@@ -282,53 +308,114 @@ class Checkpoint:
         self._folder.write(f"{self._task}/opening-{len(self.opened)}", data.getvalue())
         self.opened.append(values)
 
+    def _pending_path(self, number: int) -> str:
+        return f"{self._task}/pending-{number}"
 
-class RecordedEngine(ReplicatedEngine):
-    """Engine that records every opening before it happens, and opens no value twice.
 
-    Values that an interrupted training had opened are returned unchanged. The noise drawn again for them is discarded
-    in shares. Fresh keys are agreed, as for every session.
+class PendingOpening(NamedTuple):
+    """Shares of a value that is being opened, and the name of the session in which they were computed."""
+
+    name: str
+    parts: tuple[RingArray, RingArray]
+
+
+class RecordedOpenings:
+    """Record of a training's openings at one server: no value is opened twice with different noise.
+
+    Parameters
+    ----------
+    links : TlsLinks
+        Links of the session.
+    state : Checkpoint
+        Where openings are stored.
+    reopened : int or None
+        Number of the opening that an interrupted session may have shown to somebody: its stored shares are opened.
+
+    Notes
+    -----
+    Guarantee
+
+    Before a part of an opening leaves any server, all three have stored their shares of it. Values that an interrupted
+    training had opened are returned unchanged; one that may have been seen is opened again from the stored shares. The
+    noise drawn again for them is discarded in shares (proofs/secure-crash.md, attacked by
+    packages/veilwood-secure/tests/roles/test_server_crashes.py).
     """
 
-    def __init__(self, links: TlsLinks, ring: type[np.unsignedinteger[Any]], state: Checkpoint) -> None:
-        super().__init__(links, ring=ring)
-        self._tls_links, self._state, self._number = links, state, 0
+    def __init__(self, links: TlsLinks, state: Checkpoint, reopened: int | None) -> None:
+        self._links, self._state, self._reopened, self._number = links, state, reopened, 0
+        self._name = draw_name(links)
 
-    def open(self, x: Shared) -> Ints:
+    def open(self, x: Shared, reveal: Callable[[Shared], Ints]) -> Ints:
         """Open the integers, or return them if this opening is recorded."""
-        number, state = self._number, self._state
+        number, state, name = self._number, self._state, self._name
         self._number += 1
         if number < len(state.opened):
-            recorded = state.opened[number]
-            if recorded.shape != x.shape:
-                raise PartyError(
-                    f"opening {number} has another shape than before. "
-                    "Hint: check that all parties run the same version."
-                )
-            return recorded
+            if state.opened[number].shape != x.shape:
+                raise _changed_shape_error(number)
+            return state.opened[number]
+        pending = state.read_pending(number) if number == self._reopened else None
+        if pending is None:
+            state.prepare_opening(number, name, x.parts)
+        else:
+            if pending.parts[0].shape != x.shape or pending.parts[0].dtype != x.dtype:
+                raise _changed_shape_error(number)
+            name, x = pending.name, Shared(pending.parts, x.public_at)
+        reports = exchange_values(self._links, [state.counter, number, name])
+        state.check_counters([report[0] for report in reports])
+        if any(report[1:] != [number, name] for report in reports):
+            raise PartyError("the servers do not open the same value. Hint: see the logs of all three servers.")
         state.record_intent(number)
-        state.check_counters(agree_on_facts(self._tls_links, {"opening": number}, exchange=state.counter))
-        values = super().open(x)
+        values = reveal(x)
         state.record_opening(values)
         return values
 
 
-def sync_openings(links: TlsLinks, state: Checkpoint, opening_counts: Sequence[int]) -> None:
-    """Copy the last openings to servers that lack them. All three had opened them or recorded the intent to."""
-    best = int(np.argmax(opening_counts))
-    if links.party == best:
-        data = io.BytesIO()
-        np.savez(data, *state.opened)
-        for other in sorted(links.channels):
-            links.send(other, data.getvalue())
-        return
-    with np.load(io.BytesIO(bytes(links.receive(best))), allow_pickle=False) as found:
-        values = [found[f"arr_{number}"] for number in range(len(found.files))]
-    if len(values) != opening_counts[best] or not all(map(np.array_equal, state.opened, values)):
-        raise PartyError(f"server {best} reports other openings than server {links.party}.", party=f"server {best}")
-    for value in values[len(state.opened) :]:
-        state.record_opening(value.astype(np.int64))
-    state.intents = len(values)
+def _changed_shape_error(number: int) -> PartyError:
+    return PartyError(
+        f"opening {number} has another shape than before. Hint: check that all parties run the same version."
+    )
+
+
+def sync_openings(links: TlsLinks, state: Checkpoint, counts: Sequence[int], intents: Sequence[int]) -> int | None:
+    """Bring all servers to the openings that at least two of them have, from two equal copies.
+
+    Return the number of the next opening if it may have been seen, so that it must be opened from its stored shares;
+    otherwise None.
+    """
+    common = sorted(counts)[1]
+    lacking = [party for party in range(3) if counts[party] < common]
+    agree_on_facts(links, {"openings": common, "lacking": lacking})
+    for party in lacking:
+        if party != links.party:
+            missing = range(counts[party], common)
+            links.send(party, write_arrays({str(number): state.opened[number] for number in missing}))
+            continue
+        copies = [bytes(links.receive(other)) for other in sorted(links.channels)]
+        if copies[0] != copies[1]:
+            raise PartyError("two servers report different openings. Hint: see the logs of all three servers.")
+        found = parse_arrays(copies[0])
+        for number in range(len(state.opened), common):
+            state.record_opening(found[str(number)].astype(np.int64))
+    state.opened = state.opened[:common]  # what one server alone has is opened again
+    state.intents = max(state.intents, common)
+    agree_on_facts(links, {"opened": _hash_openings(state.opened)})
+    pending = state.read_pending(common)
+    names = exchange_values(links, None if pending is None else pending.name)
+    if all(count <= common for count in intents):
+        return None  # no part of it has left a server
+    if names[0] is None or names.count(names[0]) != 3:
+        raise PartyError(
+            "a value was being opened of which not all servers have their shares. Hint: restore the newest files, or "
+            "retire the task."
+        )
+    return common
+
+
+def _hash_openings(opened: Sequence[Ints]) -> str:
+    digest = hashlib.sha256()
+    for values in opened:
+        digest.update(f"{values.shape}".encode() + np.ascontiguousarray(values, "<i8").tobytes())
+    return digest.hexdigest()
 
 
 _MODEL_MAGIC: Final = b"VWSHARE1"

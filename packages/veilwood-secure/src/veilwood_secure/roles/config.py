@@ -19,12 +19,25 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from cryptography import x509
+
 from veilwood.data.schema import Schema
 from veilwood.errors import SchemaError, SetupError, UseError, VeilwoodError
 from veilwood.safe_io import parse_fraction, read_json, read_text
-from veilwood_secure.roles.identity import Authority, Identity, PartyName, Role, generate_secret, write_private_file
+from veilwood_secure.roles.identity import (
+    Authority,
+    Identity,
+    PartyName,
+    Role,
+    certificate_dns_name,
+    generate_secret,
+    write_private_file,
+)
 
 CONFIG_FILE: Final = "config.json"
+TASKS_FILE: Final = "tasks.json"
+_SHARED_FIELDS: Final = ("servers", "tasks")
+"""Fields of the file that all parties share; the others belong to the operator of the role."""
 SECRET_VARIABLE: Final = "VEILWOOD_SECRET"
 _PARTICIPANTS: Final[tuple[Role, ...]] = ("owner", "user")
 
@@ -149,7 +162,11 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """Configuration of one role. Paths are relative to the folder of its file."""
+    """Configuration of one role, from two files. Paths are relative to their folder.
+
+    ``tasks.json`` holds what all parties share: addresses and tasks. The authority writes it. ``config.json`` belongs
+    to the role's operator, and ``setup`` never writes it again: an added task cannot undo a revocation.
+    """
 
     folder: Path
     """Folder of the file, the certificate and the encrypted key."""
@@ -224,17 +241,20 @@ class Config:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:
-        """Read a configuration from its file or folder."""
+        """Read a configuration from its folder, or the ``config.json`` in it."""
         file = Path(path) / CONFIG_FILE if Path(path).is_dir() else Path(path)
         try:
-            data = read_json(read_text(file))
+            own, shared = read_json(read_text(file)), read_json(read_text(file.parent / TASKS_FILE))
+            if set(shared) != set(_SHARED_FIELDS) or set(own) & set(shared):
+                raise ValueError(f"{TASKS_FILE} has {', '.join(_SHARED_FIELDS)} and {CONFIG_FILE} the rest")
+            data = own | shared
             data["servers"] = tuple(Address(**address) for address in data["servers"])
             data["tasks"], data["faulty"] = _parse_tasks(data["tasks"])
             data["refused"] = tuple(map(_parse_refusal, data.get("refused", ())))
             found = cls(folder=file.parent, **data)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             raise SetupError(
-                f"there is no configuration {str(file)!r}. Hint: create it with veilwood secure setup."
+                f"there is no configuration {str(error.filename)!r}. Hint: create it with veilwood secure setup."
             ) from None
         except (OSError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise SetupError(f"configuration {str(file)!r} cannot be read: {error}.") from None
@@ -248,17 +268,45 @@ class Config:
         found = config if isinstance(config, Config) else cls.load(config)
         if found.role != role:
             raise UseError(f"{found.folder} belongs to {found.party_name}. Hint: pass the folder of a {role}.")
+        found.check_certificate()
         return found
 
+    def check_certificate(self) -> None:
+        """Raise SetupError if the certificate in the folder belongs to another party."""
+        file = self.folder / "certificate.pem"
+        try:
+            found = certificate_dns_name(x509.load_pem_x509_certificate(file.read_bytes()))
+        except (FileNotFoundError, x509.ExtensionNotFound):
+            raise SetupError(f"{self.party_name} has no certificate. Hint: see veilwood secure request.") from None
+        except ValueError as error:
+            raise SetupError(f"{file} cannot be read: {error}.") from None
+        if found != self.party_name.dns_name:
+            raise SetupError(
+                f"{file} is the certificate of {found}, but {CONFIG_FILE} belongs to {self.party_name}. "
+                "Hint: put the certificate of this role there."
+            )
+
+    @property
+    def modified_ns(self) -> tuple[int, int]:
+        """Times at which the two files were last changed."""
+        own, shared = ((self.folder / name).stat().st_mtime_ns for name in (CONFIG_FILE, TASKS_FILE))
+        return own, shared
+
     def save(self) -> None:
-        """Write the file to the role's folder, atomically."""
-        keys = [key for key in self.__dataclass_fields__ if key not in ("folder", "faulty")]
-        data = {key: getattr(self, key) for key in keys} | {"servers": [server._asdict() for server in self.servers]}
-        data["tasks"] = [task.to_dict() for task in self.tasks] + [raw for raw, _ in self.faulty]
-        text = json.dumps(data, indent=1) + "\n"
-        new = self.folder / f"{CONFIG_FILE}.new"
-        new.write_text(text, encoding="utf-8")
-        new.replace(self.folder / CONFIG_FILE)  # atomic: a server may be reading it
+        """Write both files to the role's folder."""
+        own = [key for key in self.__dataclass_fields__ if key not in ("folder", "faulty", *_SHARED_FIELDS)]
+        self._write_file(CONFIG_FILE, {key: getattr(self, key) for key in own})
+        self.save_tasks()
+
+    def save_tasks(self) -> None:
+        """Write the file that all parties share."""
+        tasks = [task.to_dict() for task in self.tasks] + [raw for raw, _ in self.faulty]
+        self._write_file(TASKS_FILE, {"servers": [server._asdict() for server in self.servers], "tasks": tasks})
+
+    def _write_file(self, name: str, data: Mapping[str, Any]) -> None:
+        new = self.folder / f"{name}.new"
+        new.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        new.replace(self.folder / name)  # atomic: a server may be reading it
 
 
 def _parse_refusal(text: str) -> str:
@@ -328,6 +376,8 @@ def set_up_roles(
             config = Config.load(place)
             if any(known.name == task.name for known in config.tasks):
                 raise UseError(f"{place} has a task {task.name!r} already. Hint: choose another --name.")
+            config = replace(config, tasks=(*config.tasks, task))
+            config.save_tasks()
         else:
             place.mkdir(exist_ok=True)
             if who.role != "user":
@@ -339,9 +389,8 @@ def set_up_roles(
                 (place / f"{authority}.pem").write_bytes((folder / "authorities" / f"{authority}.pem").read_bytes())
             at = (listen or [address.host for address in addresses])[int(who.name)] if who.role == "server" else ""
             secret = f"../secrets/{place.name}.secret" if keys else "secret"
-            config = Config(place, who.role, who.name, tuple(addresses), (), secret, listen=at, timeout=timeout)
-        config = replace(config, tasks=(*config.tasks, task))
-        config.save()
+            config = Config(place, who.role, who.name, tuple(addresses), (task,), secret, listen=at, timeout=timeout)
+            config.save()
         made.append(config)
     return made
 

@@ -51,6 +51,10 @@ class HiddenForest(program.OneHotRows):
             self.schema, epsilon=self.task.exact_epsilon, **program.complete_settings(self.task, self.settings)
         )
 
+    def find_unchecked(self) -> str | None:
+        """Return the exponential mechanism, the one reason for long words in a hidden tree."""
+        return "exponential weights" if self.ring == np.uint64 else None
+
     # Servers
 
     def train(
@@ -96,7 +100,7 @@ class HiddenForest(program.OneHotRows):
         ]
 
     def check_queries(self, engine: Engine, user: str, query: program.Shares) -> None:
-        """Raise PartyError, naming the user, if its queries are not rows. The model is not used before.
+        """Raise PartyError if a user's queries are not rows. The model is not used before.
 
         Notes
         -----
@@ -209,7 +213,10 @@ def choose_n_trees(epsilon: Fraction, score_range: int, n_classes: int) -> int:
 
 def invalid_queries_error(user: str) -> PartyError:
     """Return the one error for any fault in any query of a message, so that the error reveals nothing else."""
-    return PartyError(f"user {user} sent queries that do not fit the schema; none was answered.", party=f"user {user}")
+    return PartyError(
+        f"queries of user {user} do not fit the schema, or were changed on the way; none was answered. "
+        "Hint: encode them by the schema of the task."
+    )
 
 
 class BinaryForest(HiddenForest):
@@ -288,7 +295,7 @@ class BinaryForest(HiddenForest):
         return {"features": (sum(self.domain.sizes), rows)}
 
     def check_queries(self, engine: Engine, user: str, query: program.Shares) -> None:
-        """Raise PartyError, naming the user, if its queries are not rows. The model is not used before."""
+        """Raise PartyError if a user's queries are not rows. The model is not used before."""
         features = query["features"]
         if not engine.is_consistent(features) or not _is_one_hot(engine, features, self.domain.sizes):
             raise invalid_queries_error(user)

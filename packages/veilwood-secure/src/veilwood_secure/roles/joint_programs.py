@@ -35,6 +35,7 @@ class JointForest(program.Program):
 
     opens_values = can_resume = True
     ring = joint.RING
+    checked_bits = 44
     settings: ClassVar[Mapping[str, Any]] = {
         "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "noise_protocol": None,
     }  # fmt: skip
@@ -48,6 +49,10 @@ class JointForest(program.Program):
         self.task = task
         chosen = program.complete_settings(task, self.settings)
         name, requested = chosen["estimator"], chosen["noise_protocol"]
+        if self.is_checked:  # a part of dealt noise is what its server says it is
+            if requested == "dealt":
+                raise UseError(f"task {task.name!r}: checked servers do not deal noise. Hint: choose 'sampled'.")
+            requested = "sampled"
         if requested not in (None, *joint.NOISE_PROTOCOLS):
             raise UseError(
                 f"task {task.name!r}: noise_protocol {requested!r} does not exist. "
@@ -76,6 +81,11 @@ class JointForest(program.Program):
         self.participation = joint.server_participation(self.estimator, self.noise_protocol, "counts")
         self.needs_online_owners = joint.needs_online_owners(self.estimator)
         self._n_sums = sum(math.prod(step.shape) for step in self.plan.steps)
+
+    def find_unchecked(self) -> str | None:
+        """Return the estimators whose scores are quotients of numbers up to 2^58."""
+        name = type(self.estimator).__name__
+        return f"the scores of {name}" if name.startswith(("Greedy", "Median")) else None
 
     def owner_schema(self, owner: str) -> Schema:
         """Return the whole schema: owners hold whole rows."""

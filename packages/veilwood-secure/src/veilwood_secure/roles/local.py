@@ -7,7 +7,7 @@ protected from it; docs/secure.md describes how to place real servers.
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import secrets
 import socket
@@ -19,10 +19,10 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import pandas as pd
@@ -31,16 +31,20 @@ from rich.console import Console
 from rich.table import Table
 
 from veilwood import datasets
-from veilwood.arrays import Ints
+from veilwood.arrays import AnyArray, Ints
 from veilwood.data.schema import Schema
-from veilwood.errors import SetupError
+from veilwood.errors import PartyError, SetupError
 from veilwood.forests.adaptive.private_forest import PrivateForestClassifier
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.plan import Plan
+from veilwood_secure.mpc.replicated import Buffer, Links
+from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols.joint_forest import NoiseProtocol, Parties, needs_online_owners
-from veilwood_secure.roles.config import Address, Task, default_task_name, set_up_roles
+from veilwood_secure.roles.config import Address, Config, Task, default_task_name, set_up_roles
+from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.owner import Owner
+from veilwood_secure.roles.server import Server
 from veilwood_secure.roles.user import User
 
 _START_TIMEOUT_S = 60.0
@@ -254,11 +258,12 @@ def _free_ports(count: int) -> list[int]:
             return list(ports)
 
 
-EPSILON = "1"
-N_QUERIES = 400
-N_POOLED_FITS = 5
-KILLED_SERVER = 2
-KILL_AFTER_OPENINGS = 3
+EPSILON: Final = "1"
+N_QUERIES: Final = 400
+N_POOLED_FITS: Final = 3
+LYING_SERVER: Final = 1
+CHANGED_MESSAGE: Final = 100
+"""Message of the training in which the lying server of ``demo --lie`` changes one bit."""
 
 
 @dataclass(frozen=True)
@@ -266,126 +271,191 @@ class SecureDemoResult:
     """Results of the demonstration."""
 
     seconds: float
-    accuracy: float
+    tree_accuracy: float
+    forest_accuracy: float
     pooled_accuracy: float
     majority_accuracy: float
     certificate: PrivacyCertificate
-    openings_before_kill: int
     n_charges: int
+    caught: str | None = None
+    """What stopped the training in which a server lied, if one did."""
 
 
-def run_demo(folder: Path | None = None, console: Console | None = None) -> SecureDemoResult:
-    """Run the demonstration and print it. Keep configurations and logs if a folder is given."""
-    out = console or Console(soft_wrap=True, highlight=False)
-    start = time.monotonic()
+class _OneBitLinks:
+    """Links of a server that changes one bit of one of its messages."""
 
-    def print_step(text: str) -> None:
-        out.print(f"[dim]{time.monotonic() - start:5.1f} s[/dim]  {text}")
+    def __init__(self, links: Links) -> None:
+        self.party, self._links, self._sent = links.party, links, 0
 
-    schema, X, y = datasets.car()
-    order = np.random.default_rng(0).permutation(len(X))
-    queries, north, south = np.split(order, [N_QUERIES, N_QUERIES + (len(X) - N_QUERIES) // 3])
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        local_servers(schema, epsilon=EPSILON, folder=folder, start=False, protocol="public-forest") as servers,
-    ):
-        print_step(
-            f"[bold]setup[/bold]    two authorities, six certificates; task car: PrivateForest, epsilon {EPSILON}"
+    def send(self, to: int, data: Buffer) -> None:
+        """Send a message, or one that differs in a bit."""
+        self._sent += 1
+        if self._sent == CHANGED_MESSAGE:
+            data = bytes(data[:-1]) + bytes([data[-1] ^ 1])
+        self._links.send(to, data)
+
+    def receive(self, sender: int) -> Buffer:
+        """Return the next message."""
+        return self._links.receive(sender)
+
+
+class _Demo:
+    """The demonstration: a hidden tree, a question that no server sees, then a forest that everybody may read."""
+
+    def __init__(self, console: Console | None) -> None:
+        self._out, self._start = console or Console(soft_wrap=True, highlight=False), time.monotonic()
+        self._schema, self._X, self._y = datasets.car()
+        order = np.random.default_rng(0).permutation(len(self._X))
+        self._queries, north, south = np.split(order, [N_QUERIES, N_QUERIES + (len(order) - N_QUERIES) // 3])
+        self._owners = {"north": north, "south": south}
+
+    def run(self, folder: Path | None, *, lie: bool) -> SecureDemoResult:
+        """Run all roles on this machine."""
+        owners, forest = dict.fromkeys(self._owners), "joint-forest"
+        tree = Task("car", self._schema.to_dict(), EPSILON, owners, ("analyst",), settings={"servers": "checked"})
+        servers = LocalServers(tree, folder, 60.0, start=False)
+        servers.add_task(replace(tree, name=forest, protocol="public-forest", settings={}))
+        self._print_step(
+            "setup", f"two authorities, six certificates; two tasks on the rows of two owners, epsilon {EPSILON} each"
         )
-        servers.start()
-        tables = {"north": Path(scratch, "north.csv"), "south": Path(scratch, "south.csv")}
-        for owner, places in (("north", north), ("south", south)):
-            X.iloc[places].assign(**{schema.target.name: y.iloc[places]}).to_csv(tables[owner], index=False)
-        X.iloc[queries].to_csv(Path(scratch, "questions.csv"), index=False)
-        print_step(f"[bold]servers[/bold]  three processes listen on loopback ({_format_ports(servers)})")
+        caught: str | None = None
+        with servers:
+            servers.start(*(party for party in range(3) if not (lie and party == LYING_SERVER)))
+            if lie:
+                caught = self._show_lie(servers)
+            self._print_step(
+                "servers", f"three processes listen on loopback ({_format_ports(servers)}) and check one another"
+            )
+            certificate = self._train_tree(servers)
+            labels = self._ask(servers)
+            truth = self._y.iloc[self._queries].to_numpy()
+            tree_accuracy = float(np.mean(labels == truth))
+            majority = float(pd.Series(truth).value_counts(normalize=True).max())
+            self._print_step(
+                "user", f"{tree_accuracy:.1%} of {N_QUERIES} answers are right (most frequent class: {majority:.1%})"
+            )
+            forest_accuracy = float(np.mean(self._train_forest(servers, forest) == truth))
+            self._print_step(
+                "user", f"{forest_accuracy:.1%} right by the joint PrivateForest, which everybody may read"
+            )
+            entries = open_ledger(servers.folder / "server-0" / "ledger.db").entries()
+            charged = sum(entry.state != "cancelled" for entry in entries)
+            log = servers.read_log(0)
+        seconds = time.monotonic() - self._start
+        pooled = float(np.mean([self._fit_pooled() for _ in range(N_POOLED_FITS)]))
+        self._print_step("pooled", f"PrivateForest on pooled rows: {pooled:.1%} (mean of {N_POOLED_FITS} fits)")
+        self._print_report(certificate, log)
+        self._out.print(f"\nThe demonstration took {seconds:.0f} seconds. How to place real servers: docs/secure.md")
+        return SecureDemoResult(seconds, tree_accuracy, forest_accuracy, pooled, majority, certificate, charged, caught)
 
-        owners = [_start_role("owner", servers.folder / f"owner-{name}", tables[name], "--json") for name in tables]
-        print_step(f"[bold]owners[/bold]   north has {len(north)} rows, south {len(south)}; both send shares of sums")
-        opened = _kill_during_training(servers, owners)
-        print_step(
-            f"[bold]kill[/bold]     server {KILLED_SERVER} is killed while it trains, with {opened} openings on disk"
+    def _print_step(self, what: str, text: str) -> None:
+        self._out.print(f"[dim]{time.monotonic() - self._start:5.1f} s[/dim]  [bold]{what:<9}[/bold] {text}")
+
+    def _rows(self, owner: str) -> tuple[pd.DataFrame, pd.Series]:
+        return self._X.iloc[self._owners[owner]], self._y.iloc[self._owners[owner]]
+
+    def _train_tree(self, servers: LocalServers) -> PrivacyCertificate:
+        for name, places in self._owners.items():
+            servers.owner(name, "car").contribute(*self._rows(name))
+            self._print_step(
+                "owner", f"{name} shares its {len(places)} rows: each server gets uniformly random numbers"
+            )
+        certificate = servers.owner("north", "car").wait(60)
+        self._print_step("tree", "trained on shares; splits and leaves stay in shares, and nothing was opened")
+        return certificate
+
+    def _ask(self, servers: LocalServers) -> AnyArray:
+        questions = self._X.iloc[self._queries]
+        with servers.user("analyst", "car") as analyst:
+            one = questions.iloc[:1]
+            program = analyst._program
+            assert isinstance(program, HiddenForest)
+            query = program.encode_queries(one)[0]["features"]
+            seen = " ".join(f"{word:08x}" for word in share(query, np.uint32)[0][0].ravel()[:4])
+            text = ", ".join(map(str, one.to_numpy()[0]))
+            self._print_step("question", f"{text}; what server 0 sees of it: {seen} ...")
+            answer = analyst.predict(one)[0]
+            self._print_step("answer", f"{answer}, put together from three shares; only the user sees it")
+            return analyst.predict(questions)
+
+    def _train_forest(self, servers: LocalServers, task: str) -> AnyArray:
+        self._print_step("owners", "stay online and answer PrivateForest's queries with shares of sums")
+        with ThreadPoolExecutor(len(self._owners)) as pool:
+            list(pool.map(lambda name: servers.owner(name, task).participate(*self._rows(name)), self._owners))
+        with servers.user("analyst", task) as analyst, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that each fit of such an estimator is charged
+            return analyst.predict(self._X.iloc[self._queries])
+
+    def _show_lie(self, servers: LocalServers) -> str:
+        """Train with a server, in this process, that changes one bit of one message; return what stopped it."""
+        logging.getLogger("veilwood").addHandler(logging.NullHandler())
+        liar = Server(Config.load(servers.folder / f"server-{LYING_SERVER}"))
+        liar.start()
+        program = liar._task_states["car"].program
+        honest_engine = program.make_engine
+        program.make_engine = lambda links, openings=None: honest_engine(  # type: ignore[method-assign]
+            _OneBitLinks(links) if liar._task_states["car"].is_training else links, openings
         )
-        servers.start(KILLED_SERVER)
-        print_step(f"[bold]servers[/bold]  server {KILLED_SERVER} is back; owners reconnect, and the training resumes")
-        certificates = [json.loads(_finish_role(owner)) for owner in owners]
-        statement = PrivacyCertificate.from_dict(certificates[0])
-        print_step("[bold]servers[/bold]  the adaptive queries opened only noisy sums and selections")
-        answers = Path(scratch, "answers.csv")
-        _finish_role(
-            _start_role("user", servers.folder / "user-analyst", Path(scratch, "questions.csv"), "-o", str(answers))
+        self._print_step(
+            "lie", f"server {LYING_SERVER} will change one bit of message {CHANGED_MESSAGE} of the training"
         )
-        labels = pd.read_csv(answers, dtype=str)[schema.target.name].to_numpy()
-        truth = y.iloc[queries].to_numpy()
-        accuracy, majority = float(np.mean(labels == truth)), float(pd.Series(truth).value_counts(normalize=True).max())
-        print_step(
-            f"[bold]user[/bold]     {accuracy:.1%} of {N_QUERIES} answers are correct (majority class: {majority:.1%})"
+        try:
+            self._train_tree(servers)
+        except PartyError as error:
+            caught = str(error)
+        else:
+            raise SetupError("a changed message was accepted. Hint: report this, it should never happen.")
+        finally:
+            liar.close()
+        self._print_step("caught", f"{caught} Ledgers charge nothing, since nothing was opened.")
+        time.sleep(1.0)  # until all servers have settled it
+        servers.start(LYING_SERVER)
+        self._print_step(
+            "servers", f"server {LYING_SERVER} is replaced by an honest one; the owners send their rows again"
         )
-        entries = open_ledger(servers.folder / "server-0" / "ledger.db").entries()
-        charged = sum(entry.state != "cancelled" for entry in entries)
-        print_step(f"[bold]ledger[/bold]   {charged} training{'s' * (charged > 1)} charged to server 0")
-        log = servers.read_log(0)
-    seconds = time.monotonic() - start
-    rows = np.concatenate([north, south])
-    pooled = np.mean([_fit_pooled(X.iloc[rows], y.iloc[rows], X.iloc[queries], truth) for _ in range(N_POOLED_FITS)])
-    print_step(f"[bold]pooled[/bold]   the same estimator on pooled rows: {pooled:.1%} (mean of {N_POOLED_FITS} fits)")
+        return caught
 
-    out.print("\n[bold]The certificate[/bold]")
-    out.print(f"  {statement}")
-    for assumption in statement.assumptions:
-        out.print(f"  - {assumption}")
-    out.print(_visibility_table(len(north), len(south)))
-    out.print("[bold]The complete log of server 0[/bold]")
-    for line in log.splitlines():
-        out.print(f"  {line}", markup=False)
-    out.print(f"\nThe demonstration took {seconds:.0f} seconds. How to place real servers: docs/secure.md")
-    return SecureDemoResult(seconds, accuracy, float(pooled), majority, statement, opened, charged)
+    def _fit_pooled(self) -> float:
+        """Return the accuracy of a fit on pooled rows."""
+        rows = np.concatenate(list(self._owners.values()))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            forest = PrivateForestClassifier(self._schema, epsilon=float(EPSILON), random_state=0)
+            forest.fit(self._X.iloc[rows], self._y.iloc[rows])
+        return float(np.mean(forest.predict(self._X.iloc[self._queries]) == self._y.iloc[self._queries]))
 
-
-def _kill_during_training(servers: LocalServers, owners: Sequence[subprocess.Popen[str]]) -> int:
-    """Kill a server after some openings. Return the number of openings it had recorded."""
-    written = servers.folder / f"server-{KILLED_SERVER}" / "checkpoints" / "car"
-    while len(list(written.glob("opening-*"))) < KILL_AFTER_OPENINGS:
-        if any(owner.poll() is not None for owner in owners):
-            raise SetupError("the training ended before anything was opened. Hint: run the demonstration again.")
-        time.sleep(0.005)
-    servers.kill(KILLED_SERVER)
-    return len(list(written.glob("opening-*")))
+    def _print_report(self, certificate: PrivacyCertificate, log: str) -> None:
+        self._out.print("\n[bold]The certificate of the hidden tree[/bold]")
+        self._out.print(f"  {certificate}")
+        for assumption in certificate.assumptions:
+            self._out.print(f"  - {assumption}")
+        self._out.print(_visibility_table({name: len(places) for name, places in self._owners.items()}))
+        self._out.print("[bold]The complete log of server 0[/bold]")
+        for line in log.splitlines():
+            self._out.print(f"  {line}", markup=False)
 
 
-def _fit_pooled(X: pd.DataFrame, y: pd.Series, queries: pd.DataFrame, truth: object) -> float:
-    """Return the accuracy of a fit on pooled rows."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        forest = PrivateForestClassifier(datasets.car().schema, epsilon=float(EPSILON), random_state=0).fit(X, y)
-    return float(np.mean(forest.predict(queries) == truth))
+def run_demo(folder: Path | None = None, console: Console | None = None, *, lie: bool = False) -> SecureDemoResult:
+    """Run the demonstration and print it. Keep configurations and logs if a folder is given.
+
+    With ``lie``, a server changes one bit of one message first.
+    """
+    return _Demo(console).run(folder, lie=lie)
 
 
-def _visibility_table(north: int, south: int) -> Table:
+def _visibility_table(n_rows: Mapping[str, int]) -> Table:
     table = Table("role", "saw", "did not see", title="What each role saw", box=SIMPLE_HEAD, title_justify="left")
-    public = "the model; the certificate"
-    table.add_row("owner north", f"its own {north} rows; {public}", "rows or sums of south")
-    table.add_row("owner south", f"its own {south} rows; {public}", "rows or sums of north")
+    for name, rows in n_rows.items():
+        table.add_row(f"owner {name}", f"its own {rows} rows; the forest", "rows or sums of others; the tree; answers")
     table.add_row(
         "each server",
-        f"who took part; shares of sums, which are uniformly random; {public}",
-        "any row, any exact sum, the number of rows, a query of the user",
+        "who sent how many rows and questions; shares, which are uniformly random; the forest",
+        "any row, any exact sum, the tree, a question, an answer",
     )
-    table.add_row("user analyst", f"its own rows; {public}", "rows or sums of any owner")
+    table.add_row("user analyst", "its own questions and answers; the forest", "rows or sums of any owner; the tree")
     return table
 
 
 def _format_ports(servers: LocalServers) -> str:
-    addresses = servers.owner("north").config.servers
+    addresses = servers.owner("north", "car").config.servers
     return "ports " + ", ".join(f"{address.peers}/{address.participants}" for address in addresses)
-
-
-def _start_role(role: str, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "veilwood", "secure", role, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def _finish_role(process: subprocess.Popen[str]) -> str:
-    out, error = process.communicate()
-    if process.returncode:
-        raise SetupError(error.strip().removeprefix("error: "))
-    return out

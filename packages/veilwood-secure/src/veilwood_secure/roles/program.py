@@ -9,31 +9,41 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from veilwood._version import __version__
+from veilwood.arrays import AnyArray
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, UseError
 from veilwood.privacy.certificate import PrivacyCertificate, ServerParticipation, Spend, build_certificate
 from veilwood.privacy.plan import Plan
+from veilwood_secure.mpc.checked import CheckedEngine
 from veilwood_secure.mpc.engine import Engine, Shared, concatenate
+from veilwood_secure.mpc.replicated import Links, OpeningLog, ReplicatedEngine
 from veilwood_secure.protocols import joint_forest as joint
 from veilwood_secure.protocols import records
 from veilwood_secure.protocols.records import Domain, SharedRows
 from veilwood_secure.roles.config import Task
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, AnyArray]
 Shapes = dict[str, tuple[int, ...]]
 Shares = Mapping[str, Shared]
 OwnerChannels = Mapping[str, joint.OwnerChannel]
 NO_OWNERS: Final[OwnerChannels] = {}
+
+SERVERS_SETTING: Final = "servers"
+ALIGNMENT_SETTING: Final = "alignment"
+ALIGNMENTS: Final = ("position", "intersection")
+"""How owners of columns know which rows belong together: agreed beforehand, or found by ``roles.alignment``."""
+COMMON_SETTINGS: Final = (SERVERS_SETTING, ALIGNMENT_SETTING)
+SERVER_MODES: Final = ("honest", "checked")
+"""Servers that are assumed to follow the protocol, and servers of which one may deviate: the others abort."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,8 @@ class Program(ABC):
     """Whether every opening is a release of its own, so that an interrupted training can open the missing ones."""
     ring: type[np.unsignedinteger[Any]]
     """The word type of shares."""
+    checked_bits: ClassVar[int] = 32
+    """Counted bits of the 64-bit words in checked mode; all values of a training must fit."""
     settings: ClassVar[Mapping[str, Any]]
     """The settings of a task, with their defaults."""
 
@@ -66,6 +78,47 @@ class Program(ABC):
     plan: Plan
     participation: ServerParticipation
     """Role of the servers, on which the assumptions of the certificate depend."""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the servers check one another, so that one that deviates is noticed."""
+        return self.task.settings.get(SERVERS_SETTING) == "checked"
+
+    @property
+    def answer_ring(self) -> type[np.unsignedinteger[Any]]:
+        """Word type of answers, which have no slack bits."""
+        return np.uint32 if self.is_checked else self.ring
+
+    def apply_common_settings(self) -> None:
+        """Apply the settings that all protocols have; raise UseError if the protocol cannot run with them."""
+        alignment = self.task.settings.get(ALIGNMENT_SETTING, "position")
+        if alignment not in ALIGNMENTS or (alignment == "intersection" and not self.task.is_vertical):
+            raise UseError(
+                f"task {self.task.name!r}: alignment={alignment!r} is not possible. Hint: choose "
+                f"{' or '.join(ALIGNMENTS)}, the latter for owners of columns only."
+            )
+        self.participation = replace(self.participation, intersected=alignment == "intersection")
+        chosen = self.task.settings.get(SERVERS_SETTING, "honest")
+        if chosen not in SERVER_MODES:
+            raise UseError(
+                f"task {self.task.name!r}: servers={chosen!r} is unknown. Hint: choose {' or '.join(SERVER_MODES)}."
+            )
+        if self.is_checked:
+            obstacle = self.find_unchecked()
+            if obstacle is not None:
+                raise UseError(f"task {self.task.name!r}: checked servers cannot compute {obstacle}.")
+            self.ring = np.uint64
+            self.participation = replace(self.participation, checked=True)
+
+    def find_unchecked(self) -> str | None:
+        """Return the part of the protocol that needs more bits than checked servers have, or None."""
+        return None
+
+    def make_engine(self, links: Links, openings: OpeningLog | None = None) -> ReplicatedEngine:
+        """Return the engine of one server for a session."""
+        if self.is_checked:
+            return CheckedEngine(links, counted_bits=self.checked_bits, openings=openings)
+        return ReplicatedEngine(links, ring=self.ring, openings=openings)
 
     @abstractmethod
     def owner_schema(self, owner: str) -> Schema:
@@ -103,12 +156,18 @@ class Program(ABC):
         return f"task {self.task.fingerprint()} by plan {self.plan.fingerprint()} with {__version__}"
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
-        """Raise PartyError, naming the owner, if its shares are inconsistent or not rows. Reveals nothing else."""
+        """Raise PartyError if an owner's shares are inconsistent or not rows. Reveals nothing else.
+
+        The error has no ``party``: a server that deviates in the check would have the owner accused.
+        """
         fault: str | None = "shares that do not fit together"
         if all([engine.is_consistent(share) for share in shares.values()]):
             fault = self.find_fault(engine, owner, shares)
         if fault is not None:
-            raise PartyError(f"owner {owner} sent {fault}: its rows are refused.", party=f"owner {owner}")
+            raise PartyError(
+                f"the rows of owner {owner} are refused: {fault}. Hint: check how they were encoded; if they are "
+                "right, one of the servers did not keep to the protocol."
+            )
 
     def verify_certificates(self, claimed: Sequence[Any]) -> PrivacyCertificate:
         """Return the servers' certificate. Raise PartyError unless it equals this role's own, up to the ledger."""
@@ -147,23 +206,30 @@ def program_for_task(task: Task) -> Program:
     if task.protocol in PROTOCOLS:
         module, name = PROTOCOLS[task.protocol]
         own: Program = getattr(import_module(module), name)(task)
+        own.apply_common_settings()
         return own
     for entry in entry_points(group=NOT_PRIVATE_GROUP, name=task.protocol):
         foreign: Program = entry.load()(task)
         if not foreign.not_private:
             raise UseError(f"protocol {task.protocol!r} of another package must declare that it is not private.")
+        foreign.apply_common_settings()
         return foreign
     raise UseError(f"there is no protocol {task.protocol!r}. Hint: choose one of {', '.join(PROTOCOLS)}.")
 
 
 def complete_settings(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a task with defaults filled in; raise UseError if one is unknown."""
-    for key in task.settings:
+    """Return the settings of a task with defaults filled in; raise UseError if one is unknown.
+
+    ``servers`` and ``alignment`` are settings of every protocol, and not among them.
+    """
+    given = {key: value for key, value in task.settings.items() if key not in COMMON_SETTINGS}
+    for key in given:
         if key not in defaults:
             raise UseError(
-                f"task {task.name!r} has an unknown setting {key!r}. Hint: choose one of {', '.join(defaults)}."
+                f"task {task.name!r} has an unknown setting {key!r}. "
+                f"Hint: choose one of {', '.join([*defaults, *COMMON_SETTINGS])}."
             )
-    return {**defaults, **task.settings}
+    return {**defaults, **given}
 
 
 class OneHotRows(Program):

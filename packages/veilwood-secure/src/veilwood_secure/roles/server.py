@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -26,12 +25,13 @@ from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.mpc.shares import SharePair, pair_from_bytes, pair_to_bytes
 from veilwood_secure.roles import transport
 from veilwood_secure.roles.checkpoints import Checkpoint, EncryptedFolder, ModelStore, StoredModel
-from veilwood_secure.roles.config import CONFIG_FILE, Config, Task
+from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.hidden_programs import HiddenForest, invalid_queries_error
-from veilwood_secure.roles.identity import PartyName, is_signed, tls_context
+from veilwood_secure.roles.identity import PartyName, is_signed, sign_text, tls_context
 from veilwood_secure.roles.monitoring import MonitoringMixin
 from veilwood_secure.roles.program import Shapes, program_for_task
-from veilwood_secure.roles.sessions import SessionBroker, agree_on_facts, role_ledger
+from veilwood_secure.roles.receipts import answer_facts, statement_text
+from veilwood_secure.roles.sessions import SessionBroker, agree_on_facts, draw_name, exchange_values, role_ledger
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.training import TrainingMixin
 from veilwood_secure.roles.uploads import Piece, piece_row_counts, share_size, split_piece
@@ -55,18 +55,20 @@ class UserRequestsMixin:
 
     def _receive_shares(
         self, channel: transport.Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]], size_error: PartyError
-    ) -> SharePairs:
-        """Receive shares of public shapes, one message each. Raise ``size_error`` if one has another length."""
+    ) -> tuple[SharePairs, list[bytes]]:
+        """Receive shares of public shapes, one message each. Return them, parsed and as they came.
+
+        Raise ``size_error`` if one has another length.
+        """
         sizes = [2 * np.dtype(ring).itemsize * math.prod(shape) for shape in shapes.values()]
         if max(sizes) > self.config.largest_message:
             raise DomainTooLargeError("these are more rows than this server takes. Hint: send fewer rows at a time.")
         channel.limit = self.config.largest_message
         channel.send_fields(send=list(shapes))
         try:
-            return {
-                name: pair_from_bytes(memoryview(channel.receive_large(size)), shape, ring)
-                for (name, shape), size in zip(shapes.items(), sizes, strict=True)
-            }
+            messages = [bytes(channel.receive_large(size)) for size in sizes]
+            named = zip(shapes.items(), messages, strict=True)
+            return {name: pair_from_bytes(message, shape, ring) for (name, shape), message in named}, messages
         except PartyError:
             raise
         except VeilwoodError:
@@ -80,11 +82,12 @@ class UserRequestsMixin:
         channel.send_fields(statement=model.facts["statement"], training=model.facts["training"])
         if self.party == 0:
             channel.receive_fields("go")
+        number = 0
         with self._sessions.open_session(str(fields["session"]), task_state.task.name) as links:
             user = channel.peer.name
             facts = {"task": task_state.task.fingerprint(), "user": user, "training": model.facts["training"]}
             agree_on_facts(links, facts)
-            engine = ReplicatedEngine(links, ring=task_state.program.ring)
+            engine = program.make_engine(links)
             names = [key.removeprefix("first.") for key in model.arrays if key.startswith("first.")]
             hidden = {
                 name: engine.load((model.arrays[f"first.{name}"], model.arrays[f"second.{name}"])) for name in names
@@ -97,18 +100,24 @@ class UserRequestsMixin:
                 if task_state.model is not model:
                     raise UseError(f"model {task_state.task.name!r} was retired.")
                 shapes = program.query_shapes(parse_row_count(rows))
-                pairs = self._receive_shares(channel, shapes, program.ring, invalid_queries_error(user))
-                agree_on_facts(links, {"rows": rows}, blame=str(channel.peer))
+                pairs, messages = self._receive_shares(channel, shapes, program.ring, invalid_queries_error(user))
+                agree_on_facts(links, {"rows": rows})
                 query = {name: engine.load(pair) for name, pair in pairs.items()}
                 program.check_queries(engine, user, query)
                 reservation = self._charge_answers(
                     task_state, model, links, program.query_loss(parse_row_count(rows)), channel.peer
                 )
-                first, second = engine.local_shares(program.answer_queries(engine, hidden, query))
+                first, second = engine.user_shares(program.answer_queries(engine, hidden, query))
                 if reservation is not None:
                     reservation.commit()
-                channel.send(pair_to_bytes((first, second)))
-            agree_on_facts(links, {"rows": 0}, blame=str(channel.peer))
+                answer = pair_to_bytes((first, second))
+                signed = answer_facts(
+                    self.party, model.facts["training"], str(fields["session"]), number, messages, answer
+                )
+                channel.send(answer)
+                channel.send_fields(signature=sign_text(self.config.identity, statement_text("answer", signed)))
+                number += 1
+            agree_on_facts(links, {"rows": 0})
 
     def _charge_answers(
         self, task_state: TaskState, model: StoredModel, links: transport.TlsLinks, cost: Loss | None, user: PartyName
@@ -133,7 +142,10 @@ class UserRequestsMixin:
         model = self._require_model(task_state)
         released = {key: array for key, array in model.arrays.items() if key.startswith("released.")}
         channel.send_fields(
-            statement=model.facts["statement"], training=model.facts["training"], released=list(released)
+            statement=model.facts["statement"],
+            training=model.facts["training"],
+            released=list(released),
+            signatures=model.facts["signatures"],
         )
         for array in released.values():
             channel.send(np.ascontiguousarray(array, "<i8").data)
@@ -192,7 +204,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         self._task_states = {}
         self._closed = threading.Event()
         self._lock = threading.RLock()
-        self._config_mtime = 0.0
+        self._config_mtime = (0, 0)
         self._revoked: tuple[str, ...] = ()
         self._task_faults = {}  # reasons why tasks of the configuration are not served
         self._listeners = []
@@ -275,7 +287,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
 
     def _reload_config(self) -> None:
         """Read the configuration if it changed, and serve added tasks."""
-        changed = (self.config.folder / CONFIG_FILE).stat().st_mtime
+        changed = self.config.modified_ns
         with self._lock:
             if changed == self._config_mtime:
                 return
@@ -335,7 +347,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             state = self._find_task(words["task"], words["fingerprint"])
             allowed = state.task.owners if who.role == "owner" else state.task.users
             if who.role not in ("owner", "user") or who.name not in allowed:
-                raise PartyError(f"{who} has no part in task {state.task.name!r}.", party=str(who))
+                raise PartyError(f"{who} does not take part in task {state.task.name!r}.", party=str(who))
             role, action = {
                 "contribute": ("owner", self._receive_upload),
                 "attend": ("owner", self._keep_online),
@@ -369,6 +381,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                     "phase": task_state.phase,
                     "missing": task_state.missing_owners,
                     "failure": task_state.failure,
+                    "resumes": task_state.lost_party is not None,
                 }
                 status["disagree"] = task_state.disagreeing_owners
                 if channel.peer.role == "owner":
@@ -381,7 +394,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         with task_state.lock:
             task_state.reject_if_training()
             self._model_store.delete(task_state.task.name)
-            task_state.model = None
+            task_state.model = task_state.failure = task_state.lost_party = None
             task_state.clear_rows()
             self._drop_attempt(task_state)
             task_state.checkpoint.save()
@@ -441,7 +454,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                     task_state.checkpoint.parts.setdefault(owner, {})[part] = entry
                     self._drop_attempt(task_state)  # it was a training on other rows
                     task_state.checkpoint.save()
-            engine = ReplicatedEngine(links, ring=program.ring)
+            engine = program.make_engine(links)
             try:
                 for number in range(start, len(counts)):
                     due = Piece(part, entry, name, number, shapes[number + 1 == len(counts)])
@@ -471,10 +484,8 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
 
         Until then its owner counts as missing, so no training begins with rows that only some servers have.
         """
-        reports, owner = (
-            agree_on_facts(links, {"accepted": upload_entry["upload"]}, exchange=list(upload_entry["held"])),
-            channel.peer.name,
-        )
+        agree_on_facts(links, {"accepted": upload_entry["upload"]})
+        reports, owner = exchange_values(links, list(upload_entry["held"])), channel.peer.name
         same, here = reports.count(reports[0]) == 3, f"server {self.party}"
         with task_state.lock:
             if task_state.checkpoint.parts.get(owner, {}).get(part, upload_entry) is not upload_entry:
@@ -525,7 +536,8 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             task_state.checkpoint.write_piece(owner, part, number, data)
             entry["held"].append(session)
             task_state.checkpoint.save()
-        counters = agree_on_facts(links, {"piece": number}, exchange=task_state.checkpoint.counter)
+        agree_on_facts(links, {"piece": number})
+        counters = exchange_values(links, task_state.checkpoint.counter)
         with task_state.lock:
             task_state.checkpoint.check_counters(counters, concurrent=True)
         channel.send_fields(piece=number)
@@ -573,15 +585,11 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
     ) -> str:
         """Agree with the other servers to admit an owner, and delete a model that not all of them have.
 
-        Return a session name drawn by server 0, so that no owner can use one name for two sessions.
+        Return a session name that the servers draw, so that no owner can use one name for two sessions.
         """
         held = task_state.model.facts["training"] if task_state.model else None
-        reports = agree_on_facts(
-            links,
-            facts,
-            blame=str(channel.peer),
-            exchange=[held, task_state.checkpoint.state_summary, secrets.token_hex(8)],
-        )
+        agree_on_facts(links, facts)
+        reports, name = exchange_values(links, [held, task_state.checkpoint.state_summary]), draw_name(links)
         with task_state.lock:
             task_state.checkpoint.agree_on_state([report[1] for report in reports], self.party)
         if held is not None and all(report[0] == held for report in reports):
@@ -595,7 +603,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                 task_state.model is not None
             ):  # of a training that did not end at all three servers, so it cannot be queried
                 self._discard_model(task_state)
-        return str(reports[0][2])
+        return name
 
     def _keep_online(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         """Keep the connection of an online owner until the servers have trained."""
@@ -641,8 +649,8 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                     raise transport.LostError(f"{channel.peer} has left.", party=str(channel.peer))
         with task_state.lock:
             if task_state.model is None:
-                kind = PartyError if task_state.lost_server is None else transport.LostError
+                kind = PartyError if task_state.lost_party is None else transport.LostError
                 raise kind(
-                    f"task {task_state.task.name!r} was not trained: {task_state.failure}", party=task_state.lost_server
+                    f"task {task_state.task.name!r} was not trained: {task_state.failure}", party=task_state.lost_party
                 )
         channel.send_fields(trained=True)

@@ -6,6 +6,7 @@ The content of a session is defined in ``server`` and ``training``.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
 import ssl
@@ -216,29 +217,37 @@ class SessionBroker:
         return dial_server(address.host, address.peers, self._context, name, timeout=self._config.timeout, limit=limit)
 
 
-def agree_on_facts(
-    links: TlsLinks, facts: Mapping[str, Any], *, blame: str | None = None, exchange: Any = None
-) -> list[Any]:
-    """Raise PartyError unless all three servers hold the same facts. Return the ``exchange`` values, by server.
-
-    ``blame`` names the participant who sent different facts to the servers. Otherwise the server that differs from the
-    other two is blamed.
-    """
-    own = json.dumps([facts, exchange], sort_keys=True)
+def exchange_values(links: TlsLinks, value: Any) -> list[Any]:
+    """Send a value to both other servers. Return the values of all three, by server."""
+    own = json.dumps(value).encode()
     others = sorted(links.channels)
     for other in others:
-        links.send(other, own.encode())
-    texts = {links.party: own} | {other: links.receive(other).decode(errors="replace") for other in others}
+        links.send(other, own)
+    messages = {links.party: own} | {other: bytes(links.receive(other)) for other in others}
     try:
-        messages = {party: read_json(text) for party, text in texts.items()}
-        held = {party: json.dumps(messages[party][0], sort_keys=True) for party in messages}
-        exchanged = [messages[party][1] for party in range(3)]
-    except (ValueError, TypeError, IndexError, KeyError):
-        raise PartyError("a message between the servers cannot be read.", party=blame) from None
-    if len(set(held.values())) > 1:
-        alone = [party for party in held if list(held.values()).count(held[party]) == 1]
-        culprit = blame or (f"server {alone[0]}" if len(alone) == 1 else "several servers")
-        keys = sorted({key for party in messages for key in facts if messages[party][0].get(key) != facts[key]})
-        about = ", ".join(keys) or "the session"
-        raise PartyError(f"the servers hold different facts about {about}: {culprit} differs.", party=culprit)
-    return exchanged
+        return [read_json(messages[party]) for party in range(3)]
+    except ValueError:
+        raise PartyError("a message between the servers cannot be read.") from None
+
+
+def agree_on_facts(links: TlsLinks, facts: Mapping[str, Any]) -> None:
+    """Raise PartyError unless all three servers hold the same facts.
+
+    Nobody is named: a server that differs may be the one that was lied to.
+    """
+    reports = exchange_values(links, facts)
+    own = reports[links.party]
+    if any(report != own for report in reports):
+        differ = sorted(key for key in facts if any(not isinstance(r, dict) or r.get(key) != own[key] for r in reports))
+        raise PartyError(
+            f"the servers hold different facts about {', '.join(differ) or 'the session'}. Hint: compare the "
+            "configurations and logs of all three servers."
+        )
+
+
+def draw_name(links: TlsLinks) -> str:
+    """Return a random name that all three servers have drawn together, so that none of them can choose it."""
+    drawn = exchange_values(links, secrets.token_hex(16))
+    name = hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:16]
+    agree_on_facts(links, {"name": name})
+    return name

@@ -43,7 +43,7 @@ class TaskState:
     model: StoredModel | None = None
     failure: str | None = None
     disagreeing_owners: list[str] = field(default_factory=list)  # owners that must consent to another charge
-    lost_server: str | None = None  # the server that was lost in the last training, which will be retried
+    lost_party: str | None = None  # who was lost in the last training, which goes on when that party is back
 
     @property
     def complete_uploads(self) -> dict[str, tuple[str, int]]:
@@ -86,7 +86,7 @@ class TaskState:
     @property
     def phase(self) -> str:
         """Phase of the task: ``"waiting"``, ``"training"`` or ``"trained"``."""
-        if self.is_training or (self.lost_server is not None and not self.missing_owners):
+        if self.is_training or (self.lost_party is not None and not self.missing_owners):
             return "training"
         return "trained" if self.model else "waiting"
 
@@ -128,7 +128,11 @@ class TaskState:
         total = rows + sum(one["rows"] for name, one in own.items() if name != part)
         max_rows = MAX_ROWS if self.task.is_vertical else MAX_ROWS // len(self.task.owners)
         size = 2 * word * sum(map(math.prod, self.program.row_shapes(owner, total).values()))
-        if size > MAX_BYTES_ON_DISK or len({*own, part}) > MAX_PARTS or (word == 4 and total > max_rows):
+        if (
+            size > MAX_BYTES_ON_DISK
+            or len({*own, part}) > MAX_PARTS
+            or ((word == 4 or self.program.is_checked) and total > max_rows)
+        ):
             raise DomainTooLargeError("these are more rows, or parts, than this server takes. Hint: send fewer.")
 
     def reject_length_mismatch(self, owner: str, part: str, rows: int) -> None:

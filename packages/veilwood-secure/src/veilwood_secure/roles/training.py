@@ -8,20 +8,20 @@ that survives a crash is in ``checkpoints``.
 from __future__ import annotations
 
 import logging
-import secrets
 import threading
 import time
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from veilwood.errors import PartyError, UseError, VeilwoodError
 from veilwood.privacy.ledger import SECURE_TRAINING
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.mpc.replicated import ReplicatedEngine
-from veilwood_secure.roles.checkpoints import ModelStore, RecordedEngine, StoredModel, sync_openings
+from veilwood_secure.roles import sessions
+from veilwood_secure.roles.checkpoints import ModelStore, RecordedOpenings, StoredModel, sync_openings
 from veilwood_secure.roles.config import Config
 from veilwood_secure.roles.program import TrainingResult
-from veilwood_secure.roles.sessions import SessionBroker, TaskLedgers, agree_on_facts
+from veilwood_secure.roles.receipts import Receipt, check_training, hash_released, training_facts
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.transport import LostError, TlsLinks
 
@@ -59,7 +59,7 @@ class TrainingMixin:
     """Seconds during which a training that lost a server is retried."""
     _model_store: ModelStore
     _ledger: SQLiteLedger
-    _sessions: SessionBroker
+    _sessions: sessions.SessionBroker
     _task_states: dict[str, TaskState]
     _closed: threading.Event
 
@@ -70,7 +70,7 @@ class TrainingMixin:
     def _settle_interrupted(self, task_state: TaskState) -> None:
         """Settle reservations that a crash interrupted. A charge with a stored model is committed."""
         model_entry = task_state.model.facts["entry"] if task_state.model else None
-        attempt_entry = task_state.checkpoint.attempt["entry"] if task_state.checkpoint.attempt else None
+        attempt = task_state.checkpoint.attempt["training"] if task_state.checkpoint.attempt else None
         ledgers = self._task_ledgers(task_state)
         last = task_state.checkpoint.ledger_entries
         recorded = self._ledger.entries_for(SECURE_TRAINING, task_state.task.name)
@@ -84,15 +84,15 @@ class TrainingMixin:
                 continue
             if entry.id == model_entry:
                 ledgers.commit(entry.key)
-            elif entry.id != attempt_entry or not task_state.program.opens_values:
+            elif entry.key != attempt or not task_state.program.opens_values:
                 self._refund_charge(task_state, ledgers, entry.key)
         ledgers.cancel_orphans()
 
-    def _task_ledgers(self, task_state: TaskState) -> TaskLedgers:
+    def _task_ledgers(self, task_state: TaskState) -> sessions.TaskLedgers:
         """Return the ledgers of a task at this server."""
-        return TaskLedgers(self.config.folder, task_state.program, self._ledger, tuple(task_state.task.owners))
+        return sessions.TaskLedgers(self.config.folder, task_state.program, self._ledger, tuple(task_state.task.owners))
 
-    def _refund_charge(self, task_state: TaskState, ledgers: TaskLedgers, key: str) -> None:
+    def _refund_charge(self, task_state: TaskState, ledgers: sessions.TaskLedgers, key: str) -> None:
         """Cancel the charge of a training that left no model, unless the program opens values.
 
         Notes
@@ -132,7 +132,7 @@ class TrainingMixin:
             self._train_once(task_state, None)
             with task_state.lock:
                 if (
-                    task_state.lost_server is None
+                    task_state.lost_party is None
                     or task_state.program.needs_online_owners
                     or time.monotonic() > deadline
                     or task_state.missing_owners
@@ -146,7 +146,7 @@ class TrainingMixin:
                 task_state.is_training = True
         if not task_state.program.needs_online_owners:  # online owners still need the name of the lost server
             with task_state.lock:
-                task_state.lost_server = None
+                task_state.lost_party = None
 
     def _train_once(self, task_state: TaskState, session: str | None) -> None:
         """Train with the other servers. Afterwards all three have a stored part, or none has a usable one."""
@@ -162,7 +162,7 @@ class TrainingMixin:
             log.info("%s: trained", task_state.task.name)
             self._count_training("trained")
             with task_state.lock:
-                task_state.failure = task_state.lost_server = None
+                task_state.failure = task_state.lost_party = None
                 task_state.checkpoint.end_training()
                 task_state.checkpoint.renew_ticket()
                 task_state.clear_rows()
@@ -181,22 +181,24 @@ class TrainingMixin:
                 task_state.training_ended = threading.Event()
 
     def _record_failure(self, task_state: TaskState, error: Exception) -> None:
-        """Record a failed training. Rows and checkpoint are kept for a retry if a server was lost, else deleted."""
+        """Record a failed training.
+
+        Rows and checkpoint are kept for a retry if a party was lost, or if openings can be resumed; else deleted.
+        """
         with task_state.lock:
             task_state.failure = (
                 str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
             )
-            party = getattr(error, "party", None) or ""
-            task_state.lost_server = party if isinstance(error, LostError) and party.startswith("server") else None
+            task_state.lost_party = getattr(error, "party", None) if isinstance(error, LostError) else None
             log.warning("%s: training ended without a model: %s", task_state.task.name, task_state.failure)
-            self._count_training("failed" if task_state.lost_server is None else "lost")
+            self._count_training("failed" if task_state.lost_party is None else "lost")
             log.debug("details", exc_info=error)
             if isinstance(error, MissingConsentError):  # rows and checkpoint stay until the owners consent
                 task_state.disagreeing_owners = list(error.owners)
-                task_state.lost_server = f"server {self.party}" if task_state.program.needs_online_owners else None
+                task_state.lost_party = f"server {self.party}" if task_state.program.needs_online_owners else None
                 return
             if isinstance(error, IncompleteUploadError):  # rows of other owners stay, and no failure is reported
-                task_state.failure, task_state.lost_server = (
+                task_state.failure, task_state.lost_party = (
                     None,
                     f"server {self.party}" if task_state.program.needs_online_owners else None,
                 )
@@ -204,9 +206,11 @@ class TrainingMixin:
                     task_state.checkpoint.forget_owner_rows(owner)
                 task_state.checkpoint.save()
                 return
-            if task_state.lost_server is not None or self._closed.is_set():  # a stopped server keeps its disk unchanged
+            if task_state.lost_party is not None or self._closed.is_set():  # a stopped server keeps its disk unchanged
                 return
             self._discard_model(task_state)
+            if task_state.program.can_resume and (task_state.checkpoint.attempt or {}).get("entry"):
+                return  # what was opened is paid for: owners that come again go on from there
             self._drop_attempt(task_state)
             task_state.clear_rows()
             task_state.checkpoint.save()
@@ -216,75 +220,75 @@ class TrainingMixin:
         uploads = {owner: upload for owner, (upload, _) in sorted(task_state.complete_uploads.items())}
         training = state.attempt["training"] if state.attempt else None
         held = task_state.model.facts["training"] if task_state.model else None
-        reports = agree_on_facts(
-            links,
-            {"task": task.fingerprint(), "version": program.plan.fingerprint()},
-            exchange=[state.counter, held, training, len(state.opened), state.intents],
+        sessions.agree_on_facts(links, {"task": task.fingerprint(), "version": program.plan.fingerprint()})
+        reports = sessions.exchange_values(
+            links, [state.counter, held, training, len(state.opened), state.intents, state.may_have_opened]
         )
         state.check_counters([report[0] for report in reports])
         if held is not None:
-            if all(report[1] == held for report in reports):
-                return  # all three had stored it before the last session was interrupted
+            if all(report[1] == held for report in reports):  # all three had stored it before the session ended
+                if state.attempt is not None:
+                    self._task_ledgers(task_state).commit(state.attempt["training"])
+                return
             self._discard_model(task_state)
-        mismatched = task_state.mismatched_owners(agree_on_facts(links, {}, exchange=uploads))
+        mismatched = task_state.mismatched_owners(sessions.exchange_values(links, uploads))
         if mismatched:
             with suppress(PartyError):  # every server raises its own error, not one of another server
-                agree_on_facts(links, {"unlike": mismatched})
+                sessions.agree_on_facts(links, {"unlike": mismatched})
             raise IncompleteUploadError(mismatched)
         task_state.accept_all_rows()
         task_state.reject_part_mismatch()
         unsigned = [owner for owner in task.owners if owner not in state.approvals]
         if unsigned:
             raise UseError(f"{', '.join(unsigned)} did not sign what is to be trained. Hint: contribute again.")
-        entry = self._charge_once(task_state, links, reports)
-        agree_on_facts(links, {"reserved": True})
+        reopened = self._charge_once(task_state, links, reports)
+        sessions.agree_on_facts(links, {"reserved": True})
+        assert state.attempt is not None
+        entry = int(state.attempt["entry"])
         log.info("%s: training on the rows of %s", task.name, ", ".join(uploads))
-        if program.opens_values:
-            engine: ReplicatedEngine = RecordedEngine(links, program.ring, state)
-        else:
-            engine = ReplicatedEngine(links, ring=program.ring)
+        openings = RecordedOpenings(links, state, reopened) if program.opens_values else None
+        engine = program.make_engine(links, openings)
         stored = self._build_stored_model(task_state, links, engine, self._run_program(task_state, engine), entry)
         self._model_store.save(task.name, stored)
         with task_state.lock:
             task_state.model = stored
-        agree_on_facts(links, {"stored": True})
-        assert state.attempt is not None
+        sessions.agree_on_facts(links, {"stored": True})
         self._task_ledgers(task_state).commit(state.attempt["training"])
 
-    def _charge_once(self, task_state: TaskState, links: TlsLinks, reports: list[list[int]]) -> int:
-        """Reserve the loss, unless a charged training resumes of which every opening is known.
+    def _charge_once(self, task_state: TaskState, links: TlsLinks, reports: list[list[Any]]) -> int | None:
+        """Reserve the loss, unless a charged training resumes, of which every opening is known or can be repeated.
 
-        Return the id of the entry in this server's ledger.
+        Return the number of an opening that must be opened again from its stored shares, or None.
 
         Notes
         -----
         Guarantee
 
-        A training resumes only with all values that were opened, unchanged. If all servers recorded the intent to open
-        a value that none of them has, it is charged again. A value that this server never intended to open was not
-        opened, since opening takes all three (proofs/secure-crash.md, attacked by
+        A training resumes only with all values that were opened, unchanged. A value that may have been seen is opened
+        again from the same shares. Where neither is possible, because one selection takes several openings, a training
+        of which something may have been opened is charged again (proofs/secure-crash.md, attacked by
         packages/veilwood-secure/tests/roles/test_server_crashes.py). Nothing is charged without the consent of every
         owner, under the ticket of this charge (attacked by packages/veilwood-secure/tests/roles/test_budgets.py).
         """
         program, state = task_state.program, task_state.checkpoint
         same = state.attempt is not None and all(report[2] == state.attempt["training"] for report in reports)
-        opened, intents = max(report[3] for report in reports), min(report[4] for report in reports)
-        if same and program.opens_values and opened == intents and (opened == 0 or program.can_resume):
+        if same and program.opens_values and (program.can_resume or not any(report[5] for report in reports)):
             assert state.attempt is not None
-            sync_openings(links, state, [report[3] for report in reports])
-            return int(state.attempt["entry"])
+            reopened = sync_openings(links, state, [report[3] for report in reports], [report[4] for report in reports])
+            state.record_charge(self._task_ledgers(task_state).reserve(state.attempt["training"]).id)
+            return reopened
         self._drop_attempt(task_state)
         disagree = {
-            owner for one in agree_on_facts(links, {}, exchange=state.disagreeing_owners(self.party)) for owner in one
+            owner for one in sessions.exchange_values(links, state.disagreeing_owners(self.party)) for owner in one
         }
         if disagree:
             with suppress(PartyError):  # every server raises its own error, not one of another server
-                agree_on_facts(links, {"disagree": sorted(disagree)})
+                sessions.agree_on_facts(links, {"disagree": sorted(disagree)})
             raise MissingConsentError(sorted(disagree))
-        training = agree_on_facts(links, {}, exchange=secrets.token_hex(8))[0]  # drawn by server 0
-        entry = self._task_ledgers(task_state).reserve(training).id
-        state.begin_training(training, entry)
-        return entry
+        training = sessions.draw_name(links)
+        state.begin_training(training)  # before the charge, which a crash may leave behind
+        state.record_charge(self._task_ledgers(task_state).reserve(training).id)
+        return None
 
     def _drop_attempt(self, task_state: TaskState) -> None:
         """Drop a training that has begun. Its charge is cancelled if nothing of it can have been opened.
@@ -293,7 +297,7 @@ class TrainingMixin:
         """
         state = task_state.checkpoint
         if state.attempt is not None:
-            if task_state.program.opens_values and state.intents > 0:
+            if task_state.program.opens_values and state.may_have_opened:
                 state.renew_ticket()
             else:
                 self._task_ledgers(task_state).cancel(state.attempt["training"])
@@ -317,10 +321,15 @@ class TrainingMixin:
         self, task_state: TaskState, links: TlsLinks, engine: ReplicatedEngine, outcome: TrainingResult, entry: int
     ) -> StoredModel:
         """Return this server's part of a trained model, under a name common to all three servers."""
-        training = agree_on_facts(links, {}, exchange=secrets.token_hex(8))[0]  # drawn by server 0
+        training = sessions.draw_name(links)
         statement = task_state.program.make_certificate(f"server {self.party}, {self._ledger.name}", entry)
-        facts = {"training": training, "entry": entry, "statement": statement.to_dict()}
+        facts: dict[str, Any] = {"training": training, "entry": entry, "statement": statement.to_dict()}
         facts |= {"task": task_state.task.fingerprint(), "approvals": dict(task_state.checkpoint.approvals)}
+        opened = hash_released(outcome.released)
+        signed = Receipt.sign(self.config.identity, "training", training_facts(self.party, training, opened))
+        signatures = sessions.exchange_values(links, signed.to_dict())
+        check_training(signatures, training, opened, self.config.servers_authority.read_bytes())
+        facts["signatures"] = signatures
         facts["uploads"] = {owner: task_state.accepted_uploads(owner) for owner in task_state.task.owners}
         arrays = {f"released.{name}": array for name, array in outcome.released.items()}
         for name, share in outcome.hidden.items():

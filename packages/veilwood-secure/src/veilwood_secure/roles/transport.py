@@ -149,6 +149,8 @@ class Channel:
         """Send an error to the peer if possible, and close."""
         text = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
         fields = {"message": text, "party": getattr(error, "party", None), "lost": isinstance(error, LostError)}
+        if not isinstance(error, PartyError):  # a fault of its own, such as a budget or a full disk
+            fields["party"] = "self"
         with suppress(PartyError, OSError):
             self._queue_frame(_FAILURE, json.dumps(fields).encode()[:MAX_FIRST_MESSAGE])
             exchange_until([self], self, lambda: not self._outgoing, _CLOSING_TIMEOUT_S)
@@ -282,8 +284,8 @@ class Channel:
             kind = LostError if fields.get("lost") else PartyError
         except (ValueError, KeyError, TypeError, AttributeError):
             return self._protocol_error("its error message cannot be read")
-        if party and party != str(self.peer) and self.peer.role == "server":  # an owner or user may blame itself only
-            return kind(text, party=to_printable(str(party)[:60]))
+        if self.peer.role == "server" and party not in ("self", str(self.peer)):  # owners and users blame themselves
+            return kind(text, party=to_printable(str(party)[:60]) if party else None)
         return kind(f"{self.peer} gave up: {text}", party=str(self.peer))
 
     def _protocol_error(self, text: str) -> PartyError:

@@ -18,10 +18,12 @@ from veilwood.data.encoding import class_labels
 from veilwood.errors import PartyError, PlanError, UseError
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.plan import Plan
-from veilwood_secure.mpc.shares import pair_from_bytes, reconstruct
+from veilwood_secure.mpc.shares import majority, pair_from_bytes, reconstruct
 from veilwood_secure.protocols.joint_forest import Parties, joint_plan
+from veilwood_secure.roles import receipts
 from veilwood_secure.roles.config import Config
 from veilwood_secure.roles.hidden_programs import HiddenForest
+from veilwood_secure.roles.identity import is_signed
 from veilwood_secure.roles.joint_programs import JointForest
 from veilwood_secure.roles.owner import ServerConnections, wait_until_trained
 from veilwood_secure.roles.program import program_for_task
@@ -38,6 +40,11 @@ class User:
     ----------
     config, task
         As in ``Owner``: the configuration of this user or its folder, and the name of the task.
+
+    Attributes
+    ----------
+    receipts : list of Receipt
+        Signed statements of the servers: three for each batch of answers, or for a public model.
     """
 
     def __init__(self, config: Config | str | os.PathLike[str], task: str | None = None) -> None:
@@ -46,6 +53,7 @@ class User:
         self._program = program_for_task(self.task)
         self._connections: ServerConnections | None = None
         self._model: Any = None
+        self.receipts: list[receipts.Receipt] = []
 
     def wait(self, seconds: float | None = None) -> PrivacyCertificate:
         """Wait until the model is trained; return its certificate."""
@@ -99,22 +107,23 @@ class User:
         return _ReleasedParties(self, self._program)
 
     def _fetch_released(self) -> Ints:
-        """Fetch the released values; raise PartyError if the servers differ."""
+        """Fetch the released values, as at least two servers have them."""
         self.wait()
         with ServerConnections(self.config, self.task, "fetch") as call:
-            call.receive_fields("statement", "training", "released")
+            fields = call.receive_fields("statement", "training", "released", "signatures")
             messages = [bytes(data) for data in call.receive_all()]
-        for party in range(3):
-            if messages.count(messages[party]) == 1:
-                raise PartyError(f"server {party} sent another result than the others.", party=f"server {party}")
-        return np.frombuffer(messages[0], "<i8").astype(np.int64)
+        opened, training = receipts.hash_messages([majority(messages)]), str(fields[0]["training"])
+        self.receipts += receipts.check_training(
+            fields[0]["signatures"], training, opened, self.config.servers_authority.read_bytes()
+        )
+        return np.frombuffer(majority(messages), "<i8").astype(np.int64)
 
     def _open_session(self) -> ServerConnections:
         call = ServerConnections(self.config, self.task, "ask")
         try:
-            self._program.verify_certificates(
-                [server["statement"] for server in call.receive_fields("statement", "training")]
-            )
+            fields = call.receive_fields("statement", "training")
+            self._program.verify_certificates([server["statement"] for server in fields])
+            call.training = str(fields[0]["training"])
             call.start()
         except BaseException:
             call.close()
@@ -123,8 +132,18 @@ class User:
 
     def _query_servers(self, call: ServerConnections, arrays: Any, rows: int) -> AnyArray:
         call.send_fields(rows=rows)
-        call.send_shares(arrays, self._program.ring)
-        pairs = [pair_from_bytes(bytes(data), (rows,), self._program.ring) for data in call.receive_all()]
+        sent = call.send_shares(arrays, self._program.ring)
+        messages = [bytes(data) for data in call.receive_all()]
+        signatures = [str(fields["signature"]) for fields in call.receive_fields("signature")]
+        found = []
+        for party, channel in enumerate(call.channels):
+            facts = receipts.answer_facts(party, call.training, call.session, call.number, sent[party], messages[party])
+            if not is_signed(channel.certificate_der, receipts.statement_text("answer", facts), signatures[party]):
+                raise PartyError(f"server {party} has not signed its answer.", party=f"server {party}")
+            found.append(receipts.Receipt("answer", facts, signatures[party], receipts.to_hex(channel.certificate_der)))
+        call.number += 1
+        self.receipts += found
+        pairs = [pair_from_bytes(data, (rows,), self._program.answer_ring) for data in messages]
         return class_labels(self.task.public_schema)[reconstruct(pairs)]
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ import typer
 
 from veilwood import estimators
 from veilwood.cli import options
-from veilwood.cli.ledger import describe_remaining, open_existing_ledger
+from veilwood.cli.ledger import describe_charge, open_existing_ledger
 from veilwood.cli.schema import SchemaPath, TableArgument
 from veilwood.data.columns import did_you_mean
 from veilwood.data.problems import show_private_values
@@ -244,7 +244,7 @@ def fit(
         if not spend_options.as_json:
             options.print_info(f"\nOn held-out units:\n{forest.evaluation_.quality}\nWritten to {evaluation_path(out)}")
     record = f"\nSHA-256 of the SQL statements: {statements_file(out)}" if forest.statements_ else ""
-    text = f"\nCertificate: {forest.privacy_}\nCharge: {_describe_charge(charged)}\nModel: {out}{record}"
+    text = f"\nCertificate: {forest.privacy_}\nCharge: {describe_charge(charged)}\nModel: {out}{record}"
     options.print_result(spend_options.as_json, data, text, quiet_text=str(out))
 
 
@@ -294,7 +294,7 @@ def evaluate_model(
         )
     if out is not None:
         evaluation.save(out)
-    text = f"{evaluation}\nCharge: {_describe_charge(charged)}"
+    text = f"{evaluation}\nCharge: {describe_charge(charged)}"
     options.print_result(
         spend_options.as_json, evaluation.to_dict(), text, quiet_text=None if out is None else str(out)
     )
@@ -415,13 +415,6 @@ def _load_schema(path: Path) -> Schema:
             stacklevel=2,
         )
     return schema
-
-
-def _describe_charge(ledger: Ledger) -> str:
-    """Return where a charge was recorded, and the remaining budget."""
-    if ledger.durability == "not":
-        return "not recorded: no --ledger was given"
-    return f"recorded in {ledger.name}, {describe_remaining(ledger)}"
 
 
 @contextmanager

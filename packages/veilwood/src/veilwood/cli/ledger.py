@@ -114,6 +114,13 @@ def _is_database_address(place: str) -> bool:
     return place.startswith(("postgresql://", "postgres://"))
 
 
+def describe_charge(ledger: Ledger) -> str:
+    """Return where a charge was recorded, and the remaining budget."""
+    if ledger.durability == "not":
+        return "not recorded: no --ledger was given"
+    return f"recorded in {ledger.name}, {describe_remaining(ledger)}"
+
+
 def describe_remaining(ledger: Ledger) -> str:
     """Return the remaining budget as text."""
     return "no limit" if ledger.budget is None else f"{ledger.remaining} left of {ledger.budget}"

@@ -29,8 +29,8 @@ def pack(
         Path | None,
         typer.Option(metavar="QUALITY.json", help="Output of veilwood evaluate. Default: MODEL.quality.json."),
     ] = None,
-    plan_signature: Annotated[
-        Path | None, typer.Option(metavar="PLAN.json.sig", help="Signature of the plan by whoever approved it.")
+    plan: Annotated[
+        Path | None, typer.Option(metavar="PLAN.json", help="Plan that was approved; its signature is packed too.")
     ] = None,
     new_card: Annotated[
         Path | None, typer.Option(metavar="CARD.toml", help="Card without answers to create, alone.")
@@ -49,7 +49,7 @@ def pack(
       veilwood pack visits.veilwood --ledger visits.db --key clinic.key --card card.toml -o visits-pack
     """
     if new_card is not None:
-        if any(each is not None for each in (model, ledger, key, card, out, evaluation, plan_signature)):
+        if any(each is not None for each in (model, ledger, key, card, out, evaluation, plan)):
             raise UseError("--new-card writes a card and packs nothing. Hint: run it alone, then pack with --card.")
         check_output(new_card, force=False)
         write_file(new_card, card_template().encode())
@@ -64,9 +64,7 @@ def pack(
     default = evaluation_path(model)
     evaluation = default if evaluation is None and default.exists() else evaluation
     opened = open_existing_ledger(ledger)
-    archive = write_pack(
-        model, out, ledger=opened, key=key, card=card, evaluation=evaluation, plan_signature=plan_signature
-    )
+    archive = write_pack(model, out, ledger=opened, key=key, card=card, evaluation=evaluation, plan=plan)
     text = f"Wrote {out} and {archive}.\nTo check it: veilwood verify {archive} --signed-by {key}.pub"
     print_result(as_json, {"pack": str(out), "archive": str(archive)}, text, quiet_text=str(out))
 

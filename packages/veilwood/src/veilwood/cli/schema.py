@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from veilwood.cli import options
-from veilwood.cli.ledger import open_existing_ledger
+from veilwood.cli.ledger import describe_charge, open_existing_ledger
 from veilwood.cli.review import ReviewPrompt
 from veilwood.data.columns import TEXT_RULES
 from veilwood.data.dialect import Dialect
@@ -23,6 +23,7 @@ from veilwood.drafting.discover import discover
 from veilwood.drafting.draft import draft_columns_again, draft_from_table
 from veilwood.drafting.review import Review, format_schema
 from veilwood.errors import OutOfSchemaError, UseError
+from veilwood.privacy.ledger import NO_LEDGER
 
 _COMMA_NUMBER = re.compile(r"[-+]?\d+(\.\d{3})*,\d+")
 
@@ -226,7 +227,8 @@ def schema_discover(
         return
     out.write_text(text + "\n", encoding="utf-8")
     data = {"schema": str(out), "certificate": discovery.privacy.to_dict()}
-    text = f"{discovery.schema}\n\nCertificate: {discovery.privacy}\nSchema: {out}"
+    charge = describe_charge(NO_LEDGER if opened is None else opened)
+    text = f"{discovery.schema}\n\nCertificate: {discovery.privacy}\nCharge: {charge}\nSchema: {out}"
     options.print_result(as_json, data, text, quiet_text=str(out))
 
 

@@ -10,10 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
-from numpy.typing import NDArray
 
-from veilwood.arrays import Bools, Indices, Ints
+from veilwood.arrays import Bools, Indices, Ints, NDArray
 from veilwood.data.canonical import ColumnValues, NoText, factorize_texts, to_canonical_id
 from veilwood.data.frames import Table, target_values
 from veilwood.data.numbers import read_numbers
@@ -29,7 +27,7 @@ IdFilter = Callable[[str], bool]
 NO_ID = -1  # a row without a usable id, which never counts
 
 
-def first_rows_per_id(ids: Ints, order: npt.NDArray[np.uint64], at_most: int) -> Indices:
+def first_rows_per_id(ids: Ints, order: NDArray[np.uint64], at_most: int) -> Indices:
     """Return the first ``at_most`` rows of each id in the given order, sorted by id and order.
 
     Which rows of an id count depends on the order of that id's rows alone. Removing one id leaves the rows of all
@@ -47,7 +45,7 @@ def first_rows_per_id(ids: Ints, order: npt.NDArray[np.uint64], at_most: int) ->
     return kept
 
 
-def order_by_time(times: npt.NDArray[np.integer[Any]], order: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def order_by_time(times: NDArray[np.integer[Any]], order: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return an order by time, and by the upper bits of ``order`` within one time.
 
     >>> order_by_time(np.array([1, 0]), np.array([1 << 20, 1 << 40], np.uint64)).argsort().tolist()
@@ -61,7 +59,7 @@ def bound_contributions(
     cap: RowsOf,
     invalid: Invalid,
     id_filter: IdFilter | None = None,
-    times: Sequence[npt.NDArray[np.integer[Any]]] | None = None,
+    times: Sequence[NDArray[np.integer[Any]]] | None = None,
 ) -> list[Bools]:
     """Choose at random which rows of each id count, given the id columns of all partitions.
 

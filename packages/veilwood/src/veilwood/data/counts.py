@@ -16,9 +16,8 @@ from math import prod
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Codes, Int32s, Ints
+from veilwood.arrays import Codes, Int32s, Ints, NDArray
 from veilwood.errors import MechanismError
 
 ROW_HASH: Final = -1  # instead of a column index: the row's bucket under a secret key

@@ -13,10 +13,9 @@ from functools import lru_cache
 from typing import Any, Final, Literal, overload
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.arrays import HAVE_NUMBA, AnyArray, Codes, Floats, Int32s, Ints
+from veilwood.arrays import HAVE_NUMBA, AnyArray, ArrayLike, Codes, Floats, Int32s, Ints, NDArray
 from veilwood.data import canonical
 from veilwood.data.columns import TRANSFORMS, Column, did_you_mean
 from veilwood.data.dialect import Dialect
@@ -119,7 +118,7 @@ class _ColumnEncoder:
             return np.searchsorted(self.edges, values, side="right").astype(np.uint16)
         return _grid_codes(values, *self.grid_scale)
 
-    def thresholds(self, wanted: npt.NDArray[np.integer[Any]]) -> Floats:
+    def thresholds(self, wanted: NDArray[np.integer[Any]]) -> Floats:
         """Return, for each code, the smallest float64 that gets this code or a higher one (-inf for 0)."""
         if self.column.kind != "numeric" or wanted.min(initial=0) < 0 or wanted.max(initial=0) >= self.n_bins:
             raise ValueError(f"{self.column.name!r} has no such threshold: give codes of numbers, 0 to the last")
@@ -403,7 +402,7 @@ class Encoding:
             levels = np.rint((found - lower) * (TARGET_LEVELS / (upper - lower)))
         return np.clip(levels, 0, TARGET_LEVELS).astype(np.int32), kinds
 
-    def decode_target(self, levels: npt.ArrayLike) -> Floats:
+    def decode_target(self, levels: ArrayLike) -> Floats:
         """Convert levels of a regression target, integer or not, back to values."""
         lower, upper = self.schema.target.bounds
         return np.asarray(lower + np.asarray(levels, dtype=np.float64) * ((upper - lower) / TARGET_LEVELS))
@@ -411,8 +410,8 @@ class Encoding:
     @overload
     def threshold(self, feature: int, code: int) -> float: ...
     @overload
-    def threshold(self, feature: int, code: npt.NDArray[np.integer[Any]]) -> Floats: ...
-    def threshold(self, feature: int, code: int | npt.NDArray[np.integer[Any]]) -> float | Floats:
+    def threshold(self, feature: int, code: NDArray[np.integer[Any]]) -> Floats: ...
+    def threshold(self, feature: int, code: int | NDArray[np.integer[Any]]) -> float | Floats:
         """Return the smallest number of a numeric column that gets this code or a higher one.
 
         Except for missing values, ``codes[:, feature] >= code`` if and only if ``x >= threshold(feature, code)``.

@@ -20,15 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from veilwood.arrays import Bools, Codes
+from veilwood.data import contributions
 from veilwood.data.batches import Batch, Source, empty_batch, encode_rows, select_rows, split_target, view_table
 from veilwood.data.canonical import ColumnValues
-from veilwood.data.contributions import (
-    IdFilter,
-    bound_contributions,
-    encode_ids,
-    id_column,
-    missing_id_column_error,
-)
 from veilwood.data.encoding import Encoding
 from veilwood.data.files import File, find_files, find_matching_files, no_rows_error
 from veilwood.data.frames import Table, is_frame
@@ -86,7 +80,7 @@ class _FileReader:
         place, features = self.encoding.time_index, self.encoding.schema.features
         columns = [cap.id] if place is None else [*dict.fromkeys([cap.id, features[place].source])]
         for table in file.read_batches(columns, self.batch_rows):
-            ids = id_column(table, cap)
+            ids = contributions.id_column(table, cap)
             if times is not None:
                 times.append(self.encoding.encode_times(table))
             self._check_ids(ids, cap, partition, row)
@@ -105,7 +99,7 @@ class _FileReader:
                         f"{file.display_name} changed while it was read. Hint: read a copy that does not change."
                     )
                 if self.cap is not None and not file.detects_changes:
-                    self._check_ids(id_column(table, self.cap), self.cap, partition, row)
+                    self._check_ids(contributions.id_column(table, self.cap), self.cap, partition, row)
                 yield partial(self._encode_table, table, partition, row, chosen)
                 row += table.n_rows
                 empty = False
@@ -152,7 +146,7 @@ def open_files(
     cap: RowsOf | None,
     invalid: Invalid,
     batch_rows: int,
-    id_filter: IdFilter | None = None,
+    id_filter: contributions.IdFilter | None = None,
 ) -> Source:
     """Make a source of the files that ``files.find_files`` finds."""
     with _all_problems(X, encoding, id_names(cap)):  # Arrow looks into the first rows of CSV
@@ -160,12 +154,12 @@ def open_files(
     reader, kept = _FileReader(files, encoding, cap, invalid, batch_rows), None
     if cap is not None:
         if any(cap.id not in file.names for file in files):
-            raise missing_id_column_error(cap)
+            raise contributions.missing_id_column_error(cap)
         if any(file.is_text for file in files):
             _reject_numeric_id(cap, encoding.schema)
         times: list[Any] | None = None if encoding.first_by is None else [np.empty(0, np.uint16)]
         ids = (reader.read_ids(partition, cap, times) for partition in range(len(files)))
-        kept = bound_contributions(ids, cap, invalid, id_filter, times)
+        kept = contributions.bound_contributions(ids, cap, invalid, id_filter, times)
     return Source(partial(reader.read_rows, kept), n_partitions=len(files))
 
 
@@ -180,7 +174,7 @@ def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
 
 def _checksum_of_ids(ids: ColumnValues, cap: RowsOf, invalid: Invalid) -> int:
     """Return a checksum of the ids by row. The hash is cryptographic, so no two ids that collide can be found."""
-    codes, texts = encode_ids(ids, cap, invalid)
+    codes, texts = contributions.encode_ids(ids, cap, invalid)
     each = b"".join(_hash_bytes(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
     return int.from_bytes(_hash_bytes(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
 
@@ -386,7 +380,7 @@ def open_spool(
     cap: RowsOf | None,
     invalid: Invalid,
     batch_rows: int,
-    id_filter: IdFilter | None,
+    id_filter: contributions.IdFilter | None,
 ) -> Source:
     """Encode all rows into the temporary file and make a source of it."""
     times: list[Any] | None = None if encoding.first_by is None else [np.empty(0, np.uint16)]
@@ -398,7 +392,7 @@ def open_spool(
                 deque(ids, maxlen=0)
                 kept = None
             else:
-                (kept,) = bound_contributions([ids], cap, invalid, id_filter, times)
+                (kept,) = contributions.bound_contributions([ids], cap, invalid, id_filter, times)
             file.flush()
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
     except OSError as error:
@@ -432,7 +426,7 @@ def _encode_pieces(
         X, y = split_target(piece)
         table = view_table(X, encoding, invalid)
         batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap))
-        ids = None if cap is None else id_column(table, cap)
+        ids = None if cap is None else contributions.id_column(table, cap)
         if times is not None and encoding.time_index is not None:
             times.append(batch.codes[:, encoding.time_index].copy())
         yield batch, np.ones(len(batch.target), bool) if fits is None else fits, ids

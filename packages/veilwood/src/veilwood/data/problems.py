@@ -16,9 +16,8 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from veilwood.arrays import Bools, Indices
+from veilwood.arrays import Bools, Indices, NDArray
 from veilwood.data.canonical import NoText
 from veilwood.data.columns import Column, did_you_mean
 from veilwood.errors import OutOfSchemaError, UnreadableError, VeilwoodError, short_repr, shorten_text
@@ -77,7 +76,7 @@ def may_show_values() -> bool:
 
 Invalid: TypeAlias = Literal["refuse", "drop"]
 """Treatment of rows that do not fit the schema."""
-Kinds: TypeAlias = npt.NDArray[np.uint8]
+Kinds: TypeAlias = NDArray[np.uint8]
 """A problem for each row of a column, 0 where there is none."""
 
 _MAX_EXAMPLES: Final = 5  # values of a column and kind, where they are shown at all

@@ -49,7 +49,7 @@ class NewRowCounts:
             f"{name!r} in {rows:,} ({treatment}{'; ' + self.examples[name] if name in self.examples else ''})"
             for (name, treatment), rows in self.by_column.items()
         ]
-        return f"of {self.n_rows:,} rows, some have a value that the model does not know: {', '.join(parts)}"
+        return f"of {self.n_rows:,} rows, some have a value outside the schema of the model: {', '.join(parts)}"
 
 
 def predict_rows(

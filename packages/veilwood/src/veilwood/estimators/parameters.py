@@ -269,7 +269,7 @@ def estimator_from_plan(schema: Schema, plan: Plan, ledger: Ledger | None = None
     """Make the estimator that a saved plan describes. ``fit(plan=...)`` compares the plan itself."""
     kind = getattr(estimators, plan.estimator, None) if plan.estimator in estimators.__all__ else None
     if kind is None:
-        raise PlanError(f"the plan is of {plan.estimator!r}, which this version does not know. Hint: update veilwood.")
+        raise PlanError(f"the plan is for {plan.estimator!r}, which this version lacks. Hint: update veilwood.")
     if not set(inspect.signature(kind).parameters).issuperset(plan.parameters):
         raise PlanError(f"the plan has parameters that {plan.estimator} does not have in this version.")
     return kind(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,10 +21,10 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood.data.batches import Batch, Source
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
-from veilwood.errors import FileError, ParameterError, UseError, shorten_text
+from veilwood.errors import FileError, ParameterError, UseError, UtilityWarning, shorten_text
 from veilwood.evaluation.quality import Quality, estimate_quality
 from veilwood.evaluation.scoring import Scoring
-from veilwood.privacy.accountant import warn_of_smaller_unit
+from veilwood.privacy.accountant import UNNAMED_DATA, DataHandle, handle_of, warn_of_smaller_unit, was_released
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import Door, ParallelDoor, parallel_loss
 from veilwood.privacy.entropy import secret_key
@@ -325,10 +326,34 @@ def evaluate(
     )
     plan = evaluation_plan(model, loss, neighbours, invalid)
     warn_of_smaller_unit(neighbours.unit, model.schema_.privacy_unit, model.schema_.name)
+    opened = open_ledger(ledger)
+    _warn_of_training_rows(handle_of(X), model.privacy_.plan_hash, opened)
     reason = None if model.privacy_.is_private else model.privacy_.reason
     not_private = None if reason is None else f"the model that was evaluated is NOT PRIVATE: {reason}"
-    release = Release.for_plan(plan, open_ledger(ledger), X, not_private=not_private)
+    release = Release.for_plan(plan, opened, X, not_private=not_private)
     source = release.open_rows(
         lambda: open_rows(X, y, model.model_.encoding, unit=neighbours.unit, invalid=invalid, estimator="evaluate")
     )
     return measure_quality(model, source, release, confidence=confidence, n_jobs=n_jobs)
+
+
+def _warn_of_training_rows(handle: DataHandle, plan: str, ledger: Ledger | None) -> None:
+    """Warn if the rows have the path, or are the object, that the model was trained on: by this process or the ledger.
+
+    Nothing is read: rows under another name are not noticed. Of objects in memory a ledger knows only the kind.
+    """
+    has_path = handle.number == 0 and handle != UNNAMED_DATA
+    trained = was_released(handle, plan) or (
+        has_path
+        and ledger is not None
+        and any(
+            entry.is_counted and (entry.plan, entry.table) == (plan, handle.short_name) for entry in ledger.entries()
+        )
+    )
+    if trained:
+        warnings.warn(
+            f"a model of this plan was trained on {handle.short_name}: on rows of its training, estimates are often "
+            "better than on new ones. Hint: evaluate on other rows, or fit with holdout_fraction=0.3.",
+            UtilityWarning,
+            stacklevel=3,
+        )

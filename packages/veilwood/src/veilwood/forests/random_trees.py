@@ -188,7 +188,7 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     discrete noise. Predictions and probabilities are computed from the released counts, so any number of them is free.
 
     By default the trees differ from the paper's Algorithm 1, which draws every threshold from the whole range of its
-    column. Many of its branches are empty, so it separates fewer rows. Ours cut inside the range the path has left.
+    column. Many of its branches are empty, so it separates fewer rows. Ours cut within the range that is left.
     The noise is the same, and without noise the error on the Banknote table falls from 3 to 0.2 per cent.
     ``thresholds="range"`` grows the paper's trees.
 

@@ -31,15 +31,7 @@ from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, VeilwoodError, short_repr, shorten_text
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import Method
-from veilwood.privacy.certificate import (
-    Assumption,
-    Holding,
-    PrivacyCertificate,
-    ServerNoise,
-    ServerParticipation,
-    adaptive_decisions,
-    assumptions_of,
-)
+from veilwood.privacy import certificate as certificates
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import NO_LEDGER, Durability
 from veilwood.privacy.ledger_stores import MemoryLedger
@@ -52,7 +44,7 @@ from veilwood.safe_io import is_int_in
 
 MAX_REGROWN_LEAVES: Final = 1 << 12
 """Maximum number of leaves of trees that are regrown from the public seed on every load: some milliseconds."""
-_BY_SERVERS: Final = (ServerNoise, Holding)
+_BY_SERVERS: Final = (certificates.ServerNoise, certificates.Holding)
 _VERSION: Final = re.compile(r"\d{1,9}(\.\d{1,9}){1,2}[-+.a-z0-9]{0,40}")
 _CLOSE: Final = 1e-6  # relative; sums of floats differ in their last digits between machines
 
@@ -97,11 +89,13 @@ def require_unchanged(model: BaseForest) -> None:
 # -- the certificate -------------------------------------------------------------------------------------------------
 
 
-def check_certificate(certificate: PrivacyCertificate, plan: Plan, schema: Schema) -> Iterator[Check]:
+def check_certificate(certificate: certificates.PrivacyCertificate, plan: Plan, schema: Schema) -> Iterator[Check]:
     """Compare a certificate with its plan and schema."""
     fingerprint = plan.fingerprint()
-    opened, foreign = plan.opened_as or fingerprint, "the certificate is of another plan or schema"
-    of_plan = certificate.plan_hash == opened and certificate.chosen == adaptive_decisions(plan, fingerprint)
+    opened, foreign = plan.opened_as or fingerprint, "the certificate belongs to another plan or schema"
+    of_plan = certificate.plan_hash == opened and certificate.chosen == certificates.adaptive_decisions(
+        plan, fingerprint
+    )
     yield Check("Is the certificate of this plan?", of_plan, f"sha256 {opened}" if of_plan else foreign)
     versions = (certificate.version, plan.version)
     yield Check(
@@ -141,19 +135,19 @@ def check_certificate(certificate: PrivacyCertificate, plan: Plan, schema: Schem
     )  # fmt: skip
 
 
-def _possible_assumptions(certificate: PrivacyCertificate, plan: Plan) -> list[tuple[str, ...]]:
+def _possible_assumptions(certificate: certificates.PrivacyCertificate, plan: Plan) -> list[tuple[str, ...]]:
     """Return the possible assumptions of a release under this plan, by durability of its ledger and by servers."""
     unit = str(plan.neighbours.unit)
     # Certificates of version 0.1.0 name a ledger in memory where none was given.
     by_name: dict[str, tuple[Durability, ...]] = {NO_LEDGER.name: ("not",), MemoryLedger.name: ("memory", "not")}
     alone = by_name.get(certificate.ledger, ("file",))
-    ways: list[tuple[Durability, ServerParticipation | None]] = [(kept, None) for kept in alone]
+    ways: list[tuple[Durability, certificates.ServerParticipation | None]] = [(kept, None) for kept in alone]
     ways += [
-        (kept, ServerParticipation(*how))
+        (kept, certificates.ServerParticipation(*how))
         for kept in get_args(Durability)
         for how in product(*map(get_args, _BY_SERVERS))
     ]
-    return [tuple(each.value.format(unit=unit) for each in assumptions_of(plan, *way)) for way in ways]
+    return [tuple(each.value.format(unit=unit) for each in certificates.assumptions_of(plan, *way)) for way in ways]
 
 
 # -- the plan ----------------------------------------------------------------------------------------------------------
@@ -254,7 +248,7 @@ def loss_fits_plan(method: Method[Any], requested: Loss, plan: Plan) -> bool:
 
 def _sampled_together(model: BaseForest, planned: Loss) -> bool:
     """Return True if the loss of the plan is the planned one plus the tiny delta of jointly sampled noise."""
-    named = Assumption.SAMPLED_JOINTLY.value in model.privacy_.assumptions
+    named = certificates.Assumption.SAMPLED_JOINTLY.value in model.privacy_.assumptions
     return (
         named
         and model.plan_.loss.epsilon == planned.epsilon
@@ -265,7 +259,7 @@ def _sampled_together(model: BaseForest, planned: Loss) -> bool:
 def _same_noise(model: BaseForest, planned: float) -> bool:
     """Return True if the expected noise is the planned one, or more if each server dealt a part of it."""
     noise = model.plan_.expected_leaf_mse
-    dealt = Assumption.DEALT_JOINTLY.value in model.privacy_.assumptions
+    dealt = certificates.Assumption.DEALT_JOINTLY.value in model.privacy_.assumptions
     return math.isclose(noise, planned, rel_tol=_CLOSE) or (dealt and noise > planned)
 
 

@@ -278,7 +278,7 @@ def construct_estimator(metadata: Mapping[str, str], checks: list[Check] | None 
     family = _estimator_class(_metadata_entry(metadata, "estimator"))
     if family is None:
         raise errors.ModelFileError(
-            f"it holds a {errors.short_repr(metadata['estimator'])}, which this version ({__version__}) does not know."
+            f"it holds a {errors.short_repr(metadata['estimator'])}, which this version ({__version__}) lacks."
         )
     parameters = _from_json(_metadata_entry(metadata, "parameters"))
     known = parameters_in_file(family)  # a file can name these and nothing else
@@ -305,7 +305,7 @@ def construct_estimator(metadata: Mapping[str, str], checks: list[Check] | None 
     method = estimator._make_method()
     requested, neighbours = estimator._requested_privacy(schema)
     if neighbours != plan.neighbours or not loss_fits_plan(method, requested, plan):
-        raise errors.ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
+        raise errors.ModelFileError(_DAMAGED.format("the guarantee of the parameters differs from that of the plan"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
     return estimator
@@ -510,7 +510,7 @@ def verify(
     Raises
     ------
     SignatureError
-        If the signature is missing, broken, of another key or of another file, or the model is of another plan.
+        If the signature is missing, broken, of another key or of another file, or if the model has another plan.
     """
     signed = _load_plan(path)
     if signed is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -29,6 +30,7 @@ from veilwood.models import file as model_file
 from veilwood.privacy.door import Measurement, UnchargedDoor
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
+from veilwood.privacy.time_factors import SeriesTerms
 from veilwood.safe_io import read_json, write_file
 
 _METADATA_KEY: Final = b"veilwood"
@@ -239,18 +241,23 @@ def rebuild(source: BaseForest | str | PathLike[str]) -> BaseForest:
         measurements, schema = _measurements_of(source), source.schema_
         estimator = model_file.construct_estimator(model_file.public_metadata(source))
     plan, method = estimator.plan_, estimator._make_method()
-    # A plan that was refined from released values is derived again; any other has its decisions made.
-    decisions = plan.choices if plan.opened_as is None else {}
-    design: Design = method.make_design(estimator._fit_request(schema, plan.public_seed, decisions))
+    # A plan that was refined from released values is derived again; any other has its decisions made. A release of a
+    # series has the design of a single fit.
+    terms = SeriesTerms.from_choices(plan.choices["series"]) if "series" in plan.choices else None
+    decisions = {name: value for name, value in plan.choices.items() if name != "series"}
+    asked = estimator._fit_request(schema, plan.public_seed, {} if plan.opened_as and terms is None else decisions)
+    loss = asked.loss if terms is None else terms.design_loss(asked.loss)
+    design: Design = method.make_design(replace(asked, loss=loss))
     try:
         with ReplayDoor(design.plan, measurements) as door:
             released = method.measure_rows(design, _zero_rows(plan, design.encoding), door, estimator.n_jobs)
     except (ValueError, IndexError, ArithmeticError) as error:  # values of other shapes than those asked for
         raise ModelFileError(f"the measurements cannot be those of the plan: {shorten_text(str(error))}") from None
-    differs = [name for name in plan.differences(door.plan) if not name.startswith(("opened_as:", "version:"))]
+    planned = door.plan if terms is None else terms.plan_of_series(door.plan, asked.loss)
+    differs = [name for name in plan.differences(planned) if not name.startswith(("opened_as:", "version:"))]
     if differs or door.unused_steps:
         raise ModelFileError(
-            "the measurements lead to another plan than that of the model: "
+            "the plan that follows from the measurements differs from that of the model: "
             f"{shorten_text('; '.join(differs or door.unused_steps))}."
         )
     estimator._set_model(schema, method.build_model(design, plan, released, estimator.n_jobs))

@@ -53,6 +53,8 @@ class SpendRecord(NamedTuple):
     handle: DataHandle
     loss: Loss
     with_ledger: bool
+    plan: str = ""
+    """Fingerprint of the plan that was executed."""
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,12 @@ def record_spend(spend: SpendRecord, count: int = 1) -> None:
         _accountant.spent[spend] += count
         if not spend.with_ledger:
             _accountant.without_ledger[spend.handle] += count
+
+
+def was_released(handle: DataHandle, plan: str) -> bool:
+    """Return True if this process has executed a plan on these rows. Knows rows by their handle only."""
+    with _accountant.lock:
+        return any(n > 0 and (each.handle, each.plan) == (handle, plan) for each, n in _accountant.spent.items())
 
 
 def process_spend() -> ProcessSpend:

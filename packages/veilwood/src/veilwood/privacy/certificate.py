@@ -61,6 +61,10 @@ class Assumption(Enum):
         "no ledger was given: the loss is that of this fit alone, and other fits on the same data add to it"
     )
     NO_COLLUSION = "no two of the three servers collude, and each of them follows the protocol (semi-honest)"
+    ONE_DEVIATES = (
+        "no two of the three servers collude; if one does not follow the protocol, the others notice it and stop, "
+        "except with probability 2^-40 for each training and each answer"
+    )
     DEALT_JOINTLY = (
         "servers add parts of the noise that they know: the guarantee holds towards a server that knows its own part"
     )
@@ -70,6 +74,10 @@ class Assumption(Enum):
     ONE_HOT = "every row was checked, in shares, to hold one value for each feature and at most one class"
     ROWS_SEEN = "servers see how many rows each owner sent, padding included"
     TRAFFIC = "whoever watches the servers' network or times the training can guess how many rows were sent"
+    OWNERS_INTERSECT = (
+        "owners of columns found their common rows by private set intersection: each owner knows which of its rows the "
+        "others have"
+    )
     ROWS_ALIGNED = "owners of columns know how many rows there are: they send the same ones"
 
 
@@ -111,10 +119,16 @@ class ServerParticipation:
         Whether servers dealt parts of the noise, all sampled it together in shares, or did both in different steps.
     shared_input : {"counts", "rows", "columns"}
         What owners shared with the servers: counts of their rows, whole rows, or columns of the same rows.
+    checked : bool
+        Whether the servers check one another, so that one of them may deviate from the protocol.
+    intersected : bool
+        Whether owners of columns found their common rows among themselves.
     """
 
     noise: ServerNoise
     shared_input: Holding
+    checked: bool = False
+    intersected: bool = False
 
 
 def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipation | None) -> list[Assumption]:
@@ -135,7 +149,8 @@ def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipat
         Assumption.TIMING: servers is None,
         Assumption.IN_MEMORY: durability == "memory",
         Assumption.THIS_FIT_ALONE: durability == "not",
-        Assumption.NO_COLLUSION: servers is not None,
+        Assumption.NO_COLLUSION: servers is not None and not servers.checked,
+        Assumption.ONE_DEVIATES: servers is not None and servers.checked,
         Assumption.DEALT_JOINTLY: servers is not None and servers.noise != "sampled",
         Assumption.SAMPLED_JOINTLY: servers is not None and servers.noise != "dealt",
         Assumption.OWNERS_COUNT: servers is not None and servers.shared_input == "counts",
@@ -143,6 +158,7 @@ def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipat
         Assumption.ONE_HOT: shared,
         Assumption.ROWS_SEEN: shared,
         Assumption.TRAFFIC: shared,
+        Assumption.OWNERS_INTERSECT: servers is not None and servers.intersected,
         Assumption.ROWS_ALIGNED: servers is not None and servers.shared_input == "columns",
     }
     return [assumption for assumption, holds in applies.items() if holds]

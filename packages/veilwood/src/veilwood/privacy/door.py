@@ -85,7 +85,7 @@ class Door:
         self._check_entropy()  # before anything is spent
         self._reservation = self._reserve_loss()
         loss = Loss.unbounded() if self._reasons else self._charged_loss
-        self._spend_record = SpendRecord(self.table, loss, self.ledger.durability != "not")
+        self._spend_record = SpendRecord(self.table, loss, self.ledger.durability != "not", self._opened_as)
         spending.record_spend(self._spend_record)
         return self
 

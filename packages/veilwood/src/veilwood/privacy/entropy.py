@@ -17,9 +17,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Bools, Floats, Ints
+from veilwood.arrays import Bools, Floats, Ints, NDArray
 from veilwood.errors import MechanismError, PrivacyWarning, SetupError
 
 DIGIT_BITS = 16

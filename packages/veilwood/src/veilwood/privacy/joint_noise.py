@@ -32,9 +32,8 @@ from math import comb, exp, expm1, lgamma, prod
 from typing import Final, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import Floats, Ints
+from veilwood.arrays import ArrayLike, Floats, Ints
 from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.loss import format_number

@@ -16,9 +16,8 @@ from math import ceil, exp, expm1, log, pi, prod, sqrt
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import Floats, Ints
+from veilwood.arrays import ArrayLike, Floats, Ints
 from veilwood.errors import MechanismError, short_repr
 from veilwood.privacy import samplers
 from veilwood.privacy.loss import Loss, format_number, zcdp_epsilon, zcdp_rho

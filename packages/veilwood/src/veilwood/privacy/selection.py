@@ -14,9 +14,8 @@ from fractions import Fraction
 from typing import ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import Bools, Floats, Ints
+from veilwood.arrays import ArrayLike, Bools, Floats, Ints
 from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.loss import Loss

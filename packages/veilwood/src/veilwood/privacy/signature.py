@@ -210,14 +210,15 @@ def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str)
         key.verify(given, message)
     except from_cryptography:
         if who != _key_id(key):
+            keys = f"{short_repr(who)}, not {_key_id(key)}"
             raise SignatureError(
-                f"{name} is of another key ({short_repr(who)}, not {_key_id(key)}). Hint: use the signer's public key."
+                f"{name} was made by another key ({keys}). Hint: use the signer's public key."
             ) from None
         raise SignatureError(f"{name} is broken: it is not what the holder of the key has signed.") from None
     if content != _file_content(key, given, statement):
         raise SignatureError(f"{name} was changed after signing. Hint: ask the signer for it again.")
     if statement.get("kind") != kind:
-        raise SignatureError(f"{name} is of a {short_repr(statement.get('kind'))}, not of a {kind}.")
+        raise SignatureError(f"{name} signs a {short_repr(statement.get('kind'))}, not a {kind}.")
     return statement
 
 
@@ -226,7 +227,7 @@ def require_same_payload(path: str | PathLike[str], payload: dict[str, Any], exp
     different = sorted(name for name in {*payload, *expected} if payload.get(name) != expected.get(name))
     if different:
         raise SignatureError(
-            f"{short_repr(str(signature_path(path)))} is of another file: "
+            f"{short_repr(str(signature_path(path)))} belongs to another file: "
             f"{', '.join(map(short_repr, different[:4]))} differs."
         )
 

@@ -19,6 +19,7 @@ import tempfile
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from importlib.metadata import Distribution, distributions
 from importlib.resources import files
@@ -46,6 +47,7 @@ from veilwood.privacy.ledger import Entry, Ledger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.signature import PublicKey
+from veilwood.privacy.time_factors import replan_series
 from veilwood.release_pack.card import CustodianCard, ReleaseFacts, model_card, schema_page
 from veilwood.release_pack.checklist import checklist_data, checklist_page
 from veilwood.release_pack.registry import record_text
@@ -83,6 +85,8 @@ _OPTIONAL: Final = ("measurements.parquet", "quality.json", "plan-executed.json"
 _FROM_THE_ENVIRONMENT: Final = ("report.html", "sbom.cdx.json")  # signed, but not computed again by who verifies
 _MAX_FILE_BYTES: Final = 1 << 31
 _MAX_ARCHIVE_BYTES: Final = 1 << 32
+_ODD_CONTENT: Final = (VeilwoodError, KeyError, IndexError, TypeError, ValueError, AttributeError, OSError)
+"""What reading a file raises that was signed, and holds something else than it should."""
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -96,7 +100,7 @@ def write_pack(
     key: str | PathLike[str],
     card: str | PathLike[str],
     evaluation: str | PathLike[str] | None = None,
-    plan_signature: str | PathLike[str] | None = None,
+    plan: str | PathLike[str] | None = None,
 ) -> Path:
     """Write a release pack: a folder, and the archive ``folder.zip``. Spends no budget.
 
@@ -114,8 +118,9 @@ def write_pack(
         The custodian's answers; ``card_template`` has the questions.
     evaluation : path, optional
         Result of ``veilwood evaluate`` for this model, charged to the same ledger.
-    plan_signature : path, optional
-        Signature of the plan by whoever approved it. It is kept as it is: their key checks it, not yours.
+    plan : path, optional
+        The plan that was approved before the rows were read, with its signature beside it: both are packed, and the
+        key of whoever approved it checks the signature. Without it the plan is made again.
 
     Returns
     -------
@@ -140,7 +145,7 @@ def write_pack(
     try:
         shutil.copyfile(model, unfinished / MODEL)
         model_file.sign(unfinished / MODEL, key)
-        facts = _collect_facts(unfinished / MODEL, ledger, answers, evaluation)
+        facts = _collect_facts(unfinished / MODEL, ledger, answers, evaluation, plan)
         documents = _documents(facts)
         documents["report.html"] = render_report(
             facts.model, evaluation=facts.evaluation, ledger=ledger, file=unfinished / MODEL
@@ -148,8 +153,8 @@ def write_pack(
         documents["sbom.cdx.json"] = _to_json(environment_bom(facts.day))
         for name, text in documents.items():
             write_file(unfinished / name, text.encode())
-        if plan_signature is not None:
-            write_file(unfinished / "plan.json.sig", _read_plan_signature(plan_signature, facts.opening_plan))
+        if plan is not None and signature.signature_path(plan).exists():
+            write_file(unfinished / "plan.json.sig", _read_plan_signature(plan, facts.opening_plan))
         if getattr(facts.model, "measurements_", ()):
             export_measurements(facts.model, unfinished / "measurements.parquet")
         _seal(unfinished, facts, key)
@@ -168,7 +173,11 @@ def write_pack(
 
 
 def _collect_facts(
-    path: Path, ledger: Ledger, card: CustodianCard, evaluation: str | PathLike[str] | None
+    path: Path,
+    ledger: Ledger,
+    card: CustodianCard,
+    evaluation: str | PathLike[str] | None,
+    plan: str | PathLike[str] | None,
 ) -> ReleaseFacts:
     """Return the facts of a release. Raise an error if the model, its ledger and its evaluation do not match."""
     model: Any = model_file.load(path)
@@ -179,14 +188,17 @@ def _collect_facts(
     entry = next((each for each in ledger.entries() if each.id == certificate.ledger_entry), None)
     if entry is None or entry.plan != certificate.plan_hash or not entry.is_counted:
         raise LedgerError(
-            f"{ledger.name} has no charge for this model: entry {certificate.ledger_entry} is of another release. "
+            f"{ledger.name} has no charge for this model: entry {certificate.ledger_entry} belongs to another release. "
             "Hint: pass the ledger that the fit charged."
         )
     if entry.state == "reserved":
         raise LedgerError(f"entry {entry.id} of {ledger.name} is not settled. Hint: run veilwood ledger resolve.")
     measured, extract = None if evaluation is None else Evaluation.load(evaluation), _ledger_extract(ledger)
     _require_charged_evaluation(measured, model, extract)
-    return ReleaseFacts(model, _opening_plan(model), card, extract, _day(entry), measured)
+    opening = _opening_plan(model) if plan is None else Plan.load(plan)
+    if opening.fingerprint() != certificate.plan_hash:
+        raise UseError(f"{short_repr(str(plan))} is not the plan of this model. Hint: pass the plan that was approved.")
+    return ReleaseFacts(model, opening, card, extract, _day(entry), measured)
 
 
 def _require_charged_evaluation(evaluation: Evaluation | None, model: Any, ledger: Mapping[str, Any]) -> None:
@@ -198,7 +210,7 @@ def _require_charged_evaluation(evaluation: Evaluation | None, model: Any, ledge
         return
     certificate, own = evaluation.privacy, model.privacy_
     if evaluation.plan.parameters["model"] != model_hash(model):
-        raise UseError("the evaluation is of another model. Hint: evaluate this model, or omit the evaluation.")
+        raise UseError("the evaluation belongs to another model. Hint: evaluate this model, or omit the evaluation.")
     if not certificate.is_private:
         raise UseError("the evaluation is NOT PRIVATE. Hint: omit it, or evaluate with a finite epsilon.")
     plans = {each["plan"]: each["id"] for each in ledger["entries"] if each["state"] != "cancelled"}
@@ -214,26 +226,34 @@ def _opening_plan(model: BaseForest) -> Plan:
     executed: Plan = model.plan_
     if executed.opened_as is None:
         return executed
-    request = model._fit_request(model.schema_, executed.public_seed, {})
-    plan = model._make_method().make_design(request).plan
+    method, series = model._make_method(), "series" in executed.choices
+    asked = model._fit_request(model.schema_, executed.public_seed, executed.choices if series else {})
+    plan: Plan
+    if series:
+        plan = replan_series(
+            executed, asked.loss,
+            lambda loss, own: method.make_design(replace(asked, loss=loss, decisions=own)).plan, of_all=True,
+        )  # fmt: skip
+    else:
+        plan = method.make_design(asked).plan
     if plan.fingerprint() != executed.opened_as:
         raise UseError(
-            f"this version ({__version__}) cannot plan the release again. "
-            f"Hint: pack with the version that fitted it: pip install veilwood=={model.privacy_.version}"
+            "the plan under which the release door was opened cannot be made again from the model: it is of version "
+            f"{model.privacy_.version}. Hint: pass it with --plan."
         )
     return plan
 
 
 def _read_plan_signature(path: str | PathLike[str], plan: Plan) -> bytes:
     """Return a signature of this plan. Who made it is for readers to check: they have the key, and the plan."""
-    content = read_file(path, _MAX_FILE_BYTES)
+    content = read_file(signature.signature_path(path), _MAX_FILE_BYTES)
     try:
         statement = read_json(content)["statement"]
         matches = statement == signature.plan_payload(plan)
     except (VeilwoodError, KeyError, TypeError):
         matches = False
     if not matches:
-        raise SignatureError(f"{short_repr(str(path))} is not a signature of the plan of this model.")
+        raise SignatureError(f"{short_repr(str(path))} has a signature of another plan. Hint: sign it again.")
     return content
 
 
@@ -537,7 +557,7 @@ def _check_claims(
     yield _attempt("Does the model follow from its released measurements?", lambda: _check_measurements(folder, model))
     try:
         facts = _read_facts(folder, model, manifest)
-    except (VeilwoodError, KeyError, TypeError, StopIteration) as error:
+    except _ODD_CONTENT as error:
         yield Check("Can the documents be computed again?", False, shorten_text(str(error), 300))
         return
     yield _attempt("Does the ledger have the charge, within its budget?", lambda: _check_ledger(facts))
@@ -548,7 +568,7 @@ def _check_claims(
 def _attempt(question: str, check: Callable[[], str]) -> Check:
     try:
         return Check(question, True, check())
-    except (VeilwoodError, KeyError, TypeError, ValueError) as error:
+    except _ODD_CONTENT as error:
         return Check(question, False, shorten_text(str(error), 300))
 
 
@@ -574,19 +594,21 @@ def _read_facts(folder: Path, model: Any, manifest: dict[str, Any]) -> ReleaseFa
 
 def _check_ledger(facts: ReleaseFacts) -> str:
     ledger, entry, certificate = facts.ledger, facts.entry, facts.certificate
-    losses = [Loss.from_dict(each["loss_exact"]) for each in ledger["entries"] if each["state"] != "cancelled"]
-    total = Loss.total(losses)
+    counted = [each for each in ledger["entries"] if each["state"] != "cancelled"]
+    total = Loss.total(Loss.from_dict(each["loss_exact"]) for each in counted)
+    if any(each["not_private"] for each in counted):
+        total = Loss.unbounded()
     if entry["plan"] != certificate.plan_hash or entry["state"] not in ("committed", "resolved"):
         raise LedgerError(f"entry {certificate.ledger_entry} is not the charge of this model.")
     if not facts.model.plan_.loss.is_within(Loss.from_dict(entry["loss_exact"])):
         raise LedgerError(f"entry {certificate.ledger_entry} charges less than the model costs.")
     if total.to_dict() != ledger["spent_exact"]:
-        raise LedgerError("its entries do not add up to what it says was spent.")
+        raise LedgerError("its entries do not add up to its recorded total.")
     budget = ledger["budget_exact"]
     if budget is not None and not total.is_within(Loss.from_dict(budget)):
         raise LedgerError("its entries add up to more than its budget.")
     limit = "no budget is set" if budget is None else f"of {ledger['budget']}"
-    return f"entry {entry['id']} charges {entry['loss']}; {len(losses)} charges add up to {ledger['spent']}, {limit}"
+    return f"entry {entry['id']} charges {entry['loss']}; {len(counted)} charges add up to {ledger['spent']}, {limit}"
 
 
 def _check_documents(folder: Path, facts: ReleaseFacts, manifest: dict[str, Any]) -> str:
@@ -595,7 +617,7 @@ def _check_documents(folder: Path, facts: ReleaseFacts, manifest: dict[str, Any]
     documents = _documents(facts)
     different = [name for name, text in documents.items() if read_file(folder / name, _MAX_FILE_BYTES) != text.encode()]
     if different:
-        raise UseError(f"other facts lead to other documents: {', '.join(different)}.")
+        raise UseError(f"the documents differ from those of these facts: {', '.join(different)}.")
     return (
         f"{len(documents)} documents were computed again, with the same bytes; the registry's fields allow the record; "
         f"signed only: {', '.join(_FROM_THE_ENVIRONMENT)}"

@@ -13,9 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.arrays import AnyArray, Bools, Codes, Floats, Int32s, Ints
+from veilwood.arrays import AnyArray, ArrayLike, Bools, Codes, Floats, Int32s, Ints, NDArray
 from veilwood.errors import ModelFileError
 from veilwood.privacy.plan import Layout, RowAssignment
 

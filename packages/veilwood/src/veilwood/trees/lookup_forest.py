@@ -15,9 +15,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints, run_on_threads
+from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints, NDArray, run_on_threads
 from veilwood.trees.forest import LEAF, Forest
 
 MAX_CELLS = 1 << 12  # of a tree

@@ -14,9 +14,8 @@ from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Codes, Floats, Int32s, Ints
+from veilwood.arrays import Codes, Floats, Int32s, Ints, NDArray
 from veilwood.data.columns import TRANSFORMS, Column
 from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.data.encoding import GRID_BINS, Encoding

@@ -22,22 +22,10 @@ from typing import Final, Protocol, Self, TypeAlias, TypeVar, assert_never
 
 import numpy as np
 from joblib import effective_n_jobs
-from numpy.typing import NDArray
 
-from veilwood.arrays import HAVE_NUMBA, AnyArray, Bools, Codes, Floats, Int32s, Ints
+from veilwood.arrays import HAVE_NUMBA, AnyArray, Bools, Codes, Floats, Int32s, Ints, NDArray
+from veilwood.data import counts as queries
 from veilwood.data.batches import Batch, Source
-from veilwood.data.counts import (
-    Axis,
-    ClassesByCell,
-    ContingencyTable,
-    EvidenceGain,
-    GradientSums,
-    ResidualHistogram,
-    RowBackend,
-    RowQuery,
-    RowsByCell,
-    TargetSums,
-)
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.contingency import BinnedColumn, PackedTables
 from veilwood.privacy.entropy import random_integers
@@ -56,7 +44,7 @@ SIGMOID_TABLE: Final = np.rint(
     GRADIENT_UNITS / (1 + np.exp(-np.arange(-_SIGMOID_RANGE, _SIGMOID_RANGE + 1) / SCORE_UNITS))
 ).astype(np.int16)  # fmt: skip
 
-ScoredTable: TypeAlias = tuple[ContingencyTable, Int32s]
+ScoredTable: TypeAlias = tuple[queries.ContingencyTable, Int32s]
 T = TypeVar("T")
 
 
@@ -95,7 +83,7 @@ class ScoredRows:
         """Return the rows of a mask."""
         return ScoredRows(self.cells[:, mask], self.target[mask], self.scores[mask])
 
-    def add_scores(self, table: ContingencyTable, values: Int32s, *, fast: bool = HAVE_NUMBA) -> None:
+    def add_scores(self, table: queries.ContingencyTable, values: Int32s, *, fast: bool = HAVE_NUMBA) -> None:
         """Add the value of each row's cell to its scores."""
         if fast:
             from veilwood import kernels
@@ -129,7 +117,7 @@ def split_off(
     return found
 
 
-class MemoryBackend(RowBackend):
+class MemoryBackend(queries.RowBackend):
     """Backend for rows in memory, in parts that threads share. Private."""
 
     def __init__(
@@ -143,7 +131,7 @@ class MemoryBackend(RowBackend):
         self._holdout: list[ScoredRows] = []
         self._sample: list[ScoredRows] = []
 
-    def run(self, query: RowQuery) -> Ints:
+    def run(self, query: queries.RowQuery) -> Ints:
         """Return the sum over all rows that are not held out."""
         return self._sum_parts(query, self._parts)
 
@@ -152,16 +140,16 @@ class MemoryBackend(RowBackend):
         """True if all rows are in this process."""
         return self._joint_source is None
 
-    def _sum_parts(self, query: RowQuery, parts: Sequence[ScoredRows]) -> Ints:
+    def _sum_parts(self, query: queries.RowQuery, parts: Sequence[ScoredRows]) -> Ints:
         sums = sum_answers(_map_parts(partial(answer_query, query), parts, self._n_jobs))
         return sums if self._joint_source is None else self._joint_source.share_sums(sums)
 
-    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
+    def add_scores(self, table: queries.ContingencyTable, values: Int32s) -> None:
         """Add the value of each row's cell to its scores."""
         every = [*self._parts, *self._holdout, *self._sample]
         _map_parts(lambda rows: rows.add_scores(table, values), every, self._n_jobs)
 
-    def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
+    def run_on_sample(self, query: queries.RowQuery, fraction: float) -> tuple[Ints, float]:
         """Return the sum over a secret random sample of the rows, and the fraction; over all rows of several owners."""
         if self._joint_source is not None:  # servers do not sample rows in shares, and all parties do the same
             return self.run(query), 1.0
@@ -186,7 +174,7 @@ class MemoryBackend(RowBackend):
         """Return the sum of a function over the held-out rows."""
         return sum_answers(_map_parts(count, self._holdout, self._n_jobs))
 
-    def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
+    def nonempty_cells(self, axes: Sequence[queries.Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
         """Return the non-empty cells of columns and classes, ascending, and their counts."""
         drawn = self._parts if fraction >= 1 else (rows.select(self._draw_mask(rows, fraction)) for rows in self._parts)
         return merge_cells([_count_nonempty(rows, axes, n_classes) for rows in drawn])
@@ -227,7 +215,7 @@ def _map_parts(work: Callable[[ScoredRows], T], parts: Sequence[ScoredRows], n_j
         return list(pool.map(work, parts))
 
 
-def _count_nonempty(rows: ScoredRows, axes: Sequence[Axis], n_classes: int) -> tuple[Ints, Ints]:
+def _count_nonempty(rows: ScoredRows, axes: Sequence[queries.Axis], n_classes: int) -> tuple[Ints, Ints]:
     every = np.zeros(len(rows.target), np.int64)  # there may be more cells than 32 bits can number
     for axis in axes:
         every *= axis.size
@@ -291,22 +279,22 @@ def gradient_norms(n_classes: int, limit: int) -> tuple[int, int]:
 # -- answers in memory ------------------------------------------------------------------------------------------------
 
 
-def answer_query(query: RowQuery, rows: ScoredRows, *, fast: bool = HAVE_NUMBA) -> Ints:
+def answer_query(query: queries.RowQuery, rows: ScoredRows, *, fast: bool = HAVE_NUMBA) -> Ints:
     """Return the answer for these rows; answers for disjoint rows add up. NumPy and compiled loops give the same."""
     match query:
-        case RowsByCell(table):
+        case queries.RowsByCell(table):
             return _count_cells([table], 1, rows, fast).ravel()
-        case ClassesByCell(tables, n_classes):
+        case queries.ClassesByCell(tables, n_classes):
             return _count_cells(tables, n_classes, rows, fast)
-        case TargetSums():
+        case queries.TargetSums():
             up = int(rows.target.sum(dtype=np.int64))
             return np.array([up, TARGET_LEVELS * len(rows.target) - up], np.int64)
-        case ResidualHistogram(marks):
+        case queries.ResidualHistogram(marks):
             residual = rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0]
             return _count_indices(np.minimum(np.searchsorted(marks, residual), len(marks) - 1), len(marks))
-        case GradientSums():
+        case queries.GradientSums():
             return (_sum_gradients_compiled if fast else _sum_gradients)(query, rows)
-        case EvidenceGain(start, n_classes, limit, max_gain):
+        case queries.EvidenceGain(start, n_classes, limit, max_gain):
             units = row_gradients(rows.scores, rows.target, n_classes, limit).astype(np.int64)
             gain = (units * (rows.scores - start)).sum(axis=1)
             size = np.minimum(np.abs(gain) // GRADIENT_UNITS, max_gain)
@@ -318,7 +306,7 @@ def _count_indices(indices: Ints, n_cells: int) -> Ints:
     return np.bincount(indices, minlength=n_cells).astype(np.int64)
 
 
-def _count_cells(tables: Sequence[ContingencyTable], n_classes: int, rows: ScoredRows, fast: bool) -> Ints:
+def _count_cells(tables: Sequence[queries.ContingencyTable], n_classes: int, rows: ScoredRows, fast: bool) -> Ints:
     """Count the rows per cell and class; with one class, all rows."""
     if fast:
         from veilwood import kernels
@@ -335,7 +323,7 @@ def _count_cells(tables: Sequence[ContingencyTable], n_classes: int, rows: Score
     return np.concatenate(counts).reshape(-1, n_classes)
 
 
-def _sum_gradients(query: GradientSums, rows: ScoredRows) -> Ints:
+def _sum_gradients(query: queries.GradientSums, rows: ScoredRows) -> Ints:
     units = row_gradients(rows.scores, rows.target, query.n_classes, query.limit)
     # Sums of integers below 2^53 are exact in floating point.
     by_output = [np.ascontiguousarray(units[:, output], np.float64) for output in range(units.shape[1])]
@@ -346,7 +334,7 @@ def _sum_gradients(query: GradientSums, rows: ScoredRows) -> Ints:
     return np.concatenate(parts).astype(np.int64)
 
 
-def _sum_gradients_compiled(query: GradientSums, rows: ScoredRows) -> Ints:
+def _sum_gradients_compiled(query: queries.GradientSums, rows: ScoredRows) -> Ints:
     from veilwood import kernels
 
     packed, (n_rows, n_outputs) = PackedTables.pack(query.tables), rows.scores.shape

@@ -17,10 +17,9 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from veilwood.arrays import HAVE_NUMBA, AnyArray, Codes, Floats, Ints, run_on_threads
+from veilwood.arrays import HAVE_NUMBA, AnyArray, Codes, Floats, Ints, NDArray, run_on_threads
 from veilwood.data.counts import Axis, ClassesByCell, ContingencyTable, RowBackend
 from veilwood.forests.adaptive.contingency import BinnedColumn, posterior_counts
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, SCORE_UNITS, ScoredRows, scores_to_probabilities

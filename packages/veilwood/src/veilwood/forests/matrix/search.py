@@ -240,7 +240,7 @@ def _search_cached(
 def _more_candidates(
     workload: Workload, noise: NoiseName, rng: np.random.Generator, thorough: bool, max_cells: int
 ) -> list[Strategy]:
-    """Return explicit strategies for workloads on which they have won, or on request."""
+    """Return explicit strategies, for workloads on which they had the least noise, or on request."""
     candidates: list[Strategy] = []
     if isinstance(workload, PathWorkload) and not workload.single_valued and 4 * workload.n_cells <= max_cells:
         candidates += _search_products(workload, noise, rng)

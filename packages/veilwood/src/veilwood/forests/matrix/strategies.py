@@ -32,9 +32,8 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import AnyArray, Bools, Floats, Ints
+from veilwood.arrays import AnyArray, ArrayLike, Bools, Floats, Ints
 from veilwood.data.batches import Batch
 from veilwood.data.counts import CellQuery, CellRule, RunCellQueries, split_by_code
 from veilwood.errors import MechanismError, OutOfSchemaError

@@ -34,10 +34,9 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
-from veilwood.arrays import Bools, Floats, Int32s, Ints
+from veilwood.arrays import ArrayLike, Bools, Floats, Int32s, Ints, NDArray
 from veilwood.errors import DomainTooLargeError, MechanismError, OutOfSchemaError
 from veilwood.trees.forest import Forest, leaf_masks
 
