@@ -38,7 +38,8 @@ style: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/zizmor --offline --quiet .github
-	$(BIN)/reuse lint --quiet
+	@if git rev-parse --git-dir >/dev/null 2>&1; then echo $(BIN)/reuse lint; $(BIN)/reuse lint --quiet; \
+	  else echo "Licences are not checked: git is needed to tell which files are part of the project."; fi
 	VALIDATE_PYPROJECT_NO_NETWORK=1 $(BIN)/validate-pyproject $(PROJECTS)
 
 # Exact versions and hashes of the environment of tests (PEP 751). Such a file names the addresses it was resolved from,

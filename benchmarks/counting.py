@@ -136,8 +136,8 @@ def report(options: argparse.Namespace, speed: dict[str, Any], memory: dict[str,
     def cell(seconds: dict[str, float]) -> str:
         return f"{seconds['wall']:.2f} / {seconds['cpu']:.2f}"
 
-    def ratio(theirs: dict[str, float], *ours: dict[str, float]) -> str:
-        return " / ".join(f"{theirs[clock] / sum(o[clock] for o in ours):.1f}" for clock in ("wall", "cpu"))
+    def ratio(other: dict[str, float], *ours: dict[str, float]) -> str:
+        return " / ".join(f"{other[clock] / sum(o[clock] for o in ours):.1f}" for clock in ("wall", "cpu"))
 
     lines = [
         f"{options.rows:,} rows, {options.numeric} numeric and {options.categorical} categorical columns, "

@@ -60,12 +60,12 @@ def measure_tree(engine: Engine, shape: tuple[int, int, int]) -> dict[str, dict[
     n, m, w = shape
     random = np.random.default_rng(0)
     domain = Domain((w,) * m, 2)
-    one_hot, asked = (
+    one_hot, request = (
         (random.integers(0, w, (m, 1, rows)) == np.arange(w)[:, None]).astype(np.int64) for rows in (n, N_QUERIES)
     )
     classes = (random.integers(0, 2, n) == np.arange(2)[:, None]).astype(np.int64)
     table = SharedRows(deal(engine, one_hot), deal(engine, classes))
-    queries = deal(engine, asked)
+    queries = deal(engine, request)
     recipe = hidden_trees.Recipe(domain, (Fraction(40),) * DEPTH, Fraction(4))
     grown: list[hidden_trees.HiddenTree] = []
 

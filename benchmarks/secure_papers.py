@@ -71,7 +71,9 @@ def load(folder: Path, name: str) -> tuple[vw.Schema, Any, Any]:
     return schema, X[list(schema.feature_names)], y
 
 
-def twin(protocol: str, settings: dict[str, Any], codes: Any, target: Any, asked: Any, schema: Any, seed: int) -> Any:
+def control(
+    protocol: str, settings: dict[str, Any], codes: Any, target: Any, request: Any, schema: Any, seed: int
+) -> Any:
     """The answers of one tree or forest grown in the clear, with noise of the same law; None where there is no twin."""
     rng = np.random.default_rng(seed)
     sizes, k, n_trees = Encoding(schema, "bins").n_codes, len(schema.classes), settings.get("n_trees", 1)
@@ -115,7 +117,7 @@ def twin(protocol: str, settings: dict[str, Any], codes: Any, target: Any, asked
         )
         for t in range(n_trees)
     ]  # fmt: skip
-    return class_labels(schema)[plain_id3.majority_vote(trees, asked, k)]
+    return class_labels(schema)[plain_id3.majority_vote(trees, request, k)]
 
 
 def cpu_of(pid: int) -> float:
@@ -151,7 +153,7 @@ def measure(folder: Path, name: str, twins: int) -> list[dict[str, Any]]:
                 answers = analyst.predict(X.iloc[test])
             after = [cpu_of(process.pid) for process in here.processes if process is not None]
             lines = [
-                twin(protocol, settings, codes[train], target[train], codes[test], schema, s) for s in range(twins)
+                control(protocol, settings, codes[train], target[train], codes[test], schema, s) for s in range(twins)
             ]
             plain = [float((one == truth).mean()) for one in lines if one is not None]
             row = {

@@ -149,8 +149,8 @@ def main() -> None:
             print(name, len(rows), flush=True)
     settings = ["table", "epsilon", "family", "trees", "depth"]  # the mean over seeds: one fit is noisy
     done = done.groupby(settings, as_index=False, sort=False).mean()
-    by_prior = left_out(done, lambda mine, _: mine["prior"].to_numpy(float))
-    by_facts = left_out(done, lambda mine, weights: expanded(mine).to_numpy(float) @ weights)
+    by_prior = left_out(done, lambda first, _: first["prior"].to_numpy(float))
+    by_facts = left_out(done, lambda first, weights: expanded(first).to_numpy(float) @ weights)
     facts = {
         "weights": {name: round(float(w), 5) for name, w in zip(expanded(done[:1]), fit(done), strict=True)},
         **by_facts,

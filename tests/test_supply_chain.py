@@ -57,8 +57,8 @@ def test_a_package_that_is_built_twice_has_the_same_bytes(package: Path, tmp_pat
     other = build(package, tmp_path / "other", umask=0o077, time=1_650_000_000)
     assert [path.name for path in one] == [path.name for path in other]
     assert [path.suffix for path in one] == [".whl", ".gz"] or [path.suffix for path in one] == [".gz", ".whl"]
-    for mine, theirs in zip(one, other, strict=True):
-        assert mine.read_bytes() == theirs.read_bytes(), mine.name
+    for own, theirs in zip(one, other, strict=True):
+        assert own.read_bytes() == theirs.read_bytes(), own.name
     (wheel,) = (path for path in one if path.suffix == ".whl")
     (sdist,) = (path for path in one if path.suffix == ".gz")
     with zipfile.ZipFile(wheel) as archive:

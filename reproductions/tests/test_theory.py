@@ -489,13 +489,13 @@ def test_bad_settings_are_refused_by_name(change: dict[str, object]) -> None:
 
 def test_bad_arguments_are_refused() -> None:
     threshold = Setting("threshold", 1000, 3, 10)
-    coins = Setting("probabilistic", 1000, 3, 10, slack=0.9)  # delta up to 1 is allowed here
+    row_draws = Setting("probabilistic", 1000, 3, 10, slack=0.9)  # delta up to 1 is allowed here
     with rejects(UseError, raised_in="require_condition"):
         bound_from_accuracy(0.4, threshold)
     with rejects(UseError, raised_in="require_condition"):
         bound_from_fraction(1.2, threshold)
     with rejects(UseError, raised_in="require_condition"):
-        bound_from_fraction(0.9, coins)
+        bound_from_fraction(0.9, row_draws)
     with rejects(UseError, raised_in="require_condition"):
         bound_at_best(0.9, voting="majority", n_rows=1000, depth=3, epsilon=1)
     # An accuracy below one half is possible once it is measured at a margin.

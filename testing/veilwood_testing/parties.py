@@ -30,8 +30,8 @@ CAR = vw.datasets.car()
 class Whisper:
     """A voice between two threads."""
 
-    def __init__(self, mine: SimpleQueue[Any], theirs: SimpleQueue[Any]) -> None:
-        self._mine, self._theirs = mine, theirs
+    def __init__(self, mine: SimpleQueue[Any], expected: SimpleQueue[Any]) -> None:
+        self._mine, self._theirs = mine, expected
 
     @classmethod
     def pair(cls) -> tuple[Whisper, Whisper]:

@@ -308,8 +308,8 @@ def searched_loss(
     params = {"adjacency": neighbours.adjacency, "privacy_unit": neighbours.unit.at_most}
     fit, n_cells = make_fit(name, epsilon=1.0, delta=delta, **params)
     return search_worst_pair(
-        replayed_loss(fit, requested_loss(1.0, delta)), n_cells, neighbours, min_rows=1, restarts=restarts, sweeps=sweeps,
-        outcomes=outcomes, enough=1.05,
+        replayed_loss(fit, requested_loss(1.0, delta)), n_cells, neighbours, min_rows=1,
+        restarts=restarts, sweeps=sweeps, outcomes=outcomes, enough=1.05,
     ).loss  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def test_the_documentation_is_true(
     assert set(rows) == {*programs_module.PROTOCOLS, "mpc-id3", "odp-id3"}  # two of the reproductions
     for path in re.findall(r"\]\(([^)]+)\)", DOCS):
         assert (ROOT / "docs" / path).resolve().exists(), path
-    for command in re.findall(r"^veilwood (secure \w+)", DOCS, flags=re.M):
+    for command in re.findall(r"^veilwood (secure [\w-]+)", DOCS, flags=re.M):
         assert main([*command.split(), "--help"]) == 0
     capsys.readouterr()
     for option in set(re.findall(r"`(--[\w-]+)", DOCS)) - {"--epsilon"}:

@@ -174,14 +174,14 @@ def test_a_session_of_the_page_repeats_its_word_in_every_change(running: Running
 def test_a_password_is_changed_in_a_session_that_repeats_its_word(running: Running) -> None:
     accounts = running.service.accounts
     accounts.accept_invitation(accounts.invite("test", "pam", ["analyst"]) or "", PASSWORD)
-    client, asked = running.test_client, {"old": PASSWORD, "new": "another long password"}
+    client, request = running.test_client, {"old": PASSWORD, "new": "another long password"}
     found = client.post("/v1/session", json={"name": "pam", "password": PASSWORD}).json()
     right = {"X-CSRF-Token": found["csrf"]}
-    assert client.put("/v1/session/password", json=asked).status_code == 403
-    wrong = client.put("/v1/session/password", json={**asked, "old": "a guess of somebody"}, headers=right)
+    assert client.put("/v1/session/password", json=request).status_code == 403
+    wrong = client.put("/v1/session/password", json={**request, "old": "a guess of somebody"}, headers=right)
     assert (wrong.status_code, "a guess" in wrong.text) == (422, False)
     assert client.get("/v1/session").json()["has_password"]
-    changed = client.put("/v1/session/password", json=asked, headers=right)
+    changed = client.put("/v1/session/password", json=request, headers=right)
     assert changed.status_code == 200
     assert client.get("/v1/session").json()["csrf"] == changed.json()["csrf"] != found["csrf"]
     client.cookies.clear()

@@ -33,7 +33,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Setting
 
 
 def keep_asking(
-    port: int, token: str, model: str, batches: list[Any], told: dict[int, Any], first: threading.Event
+    port: int, token: str, model: str, batches: list[Any], reported: dict[int, Any], first: threading.Event
 ) -> list[str]:
     """Ask batch after batch until the service is gone; remember what was answered, and return what went wrong."""
     headers = {"Authorization": f"Bearer {token}"}
@@ -44,7 +44,7 @@ def keep_asking(
                 found = client.post(f"/v1/models/{model}/answers", json={"rows": batches[number], "epsilon": PRICE})
             except httpx.HTTPError:
                 return []
-            if found.status_code != 200 or told.setdefault(number, found.json()) != found.json():
+            if found.status_code != 200 or reported.setdefault(number, found.json()) != found.json():
                 return [f"{number}: {found.status_code} {found.text}"]
             first.set()
 

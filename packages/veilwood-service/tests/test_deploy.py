@@ -88,9 +88,9 @@ def contained(
     # The libraries of this environment, from an interpreter that the user may read.
     paths = ":".join(path for path in sys.path if path and Path(path).exists())
     given = {"PATH": "/usr/bin:/bin", "PYTHONPATH": paths, **environment}
-    shown = " ".join(f"{name}='{value}'" for name, value in given.items())
+    visible = " ".join(f"{name}='{value}'" for name, value in given.items())
     program = " ".join(f"'{word}'" for word in command)
-    lines.append(f"exec setpriv {' '.join(words)} --inh-caps=-all env -i {shown} {program}")
+    lines.append(f"exec setpriv {' '.join(words)} --inh-caps=-all env -i {visible} {program}")
     outer = ["ip", "netns", "exec", NETWORK, "unshare", "--mount", "--pid", "--fork", "--ipc", "--uts"]
     with subprocess.Popen([*outer, "bash", "-c", "\n".join(lines)], stdout=subprocess.PIPE, text=True) as process:
         try:

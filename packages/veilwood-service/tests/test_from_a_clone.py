@@ -76,8 +76,8 @@ def test_a_newcomer_looks_around_stops_it_and_finds_everything_again(clone: Path
         assert process.stdout is not None
         link = process.stdout.readline().removeprefix("First account: ").strip()
         assert page.get(link.split("#")[0]).status_code == 200
-        asked = {"name": "anna", "password": PASSWORD, "invitation": link.split("first=")[1]}
-        word = {"X-CSRF-Token": page.post("/v1/accounts/accept", json=asked).json()["csrf"]}
+        request = {"name": "anna", "password": PASSWORD, "invitation": link.split("first=")[1]}
+        word = {"X-CSRF-Token": page.post("/v1/accounts/accept", json=request).json()["csrf"]}
         (cars,) = page.get("/v1/datasets").json()
         assert (cars["name"], cars["has_table"], cars["has_schema"]) == ("cars", True, True)
         (model,) = page.get("/v1/models").json()

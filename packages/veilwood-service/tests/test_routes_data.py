@@ -64,11 +64,11 @@ def test_allowances_are_possible_and_bind_whom_they_name(running: Running) -> No
     assert add(account="analyst", epsilon=4) == 422  # above the budget of 3
     assert [add(account=name, epsilon=1) for name in ("analyst", "custodian", "")] == [201] * 3
     assert add(account="analyst", epsilon=2) == 422
-    shown = {
+    visible = {
         role: [one["account"] for one in running.get(role, "/v1/datasets/cars/allowances")]
         for role in ("analyst", "operator", "auditor")
     }
-    assert shown == {"analyst": ["analyst", ""], "operator": [""], "auditor": ["analyst", "custodian", ""]}
+    assert visible == {"analyst": ["analyst", ""], "operator": [""], "auditor": ["analyst", "custodian", ""]}
 
 
 def test_lists_come_in_pages(running: Running) -> None:

@@ -31,8 +31,8 @@ def test_a_service_starts_in_one_command_and_prints_how_to_begin(tmp_path: Path)
         assert process.stdout.readline() == f"Veilwood at http://127.0.0.1:{port}\n"
         word = process.stdout.readline().strip().split("#first=")[1]
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=httpx.HTTPTransport(retries=8)) as client:
-            asked = {"invitation": word, "name": "anna", "password": PASSWORD}
-            assert client.post("/v1/accounts/accept", json=asked).status_code == 200
+            request = {"invitation": word, "name": "anna", "password": PASSWORD}
+            assert client.post("/v1/accounts/accept", json=request).status_code == 200
             assert client.get("/v1/session").json()["name"] == "anna"
             assert client.get("/healthz").json()["status"] == "alive"
         process.terminate()
@@ -65,8 +65,8 @@ def test_a_service_speaks_tls_by_itself(tmp_path: Path) -> None:
         trusted = ssl.create_default_context(cafile=str(certificate))
         transport = httpx.HTTPTransport(retries=8, verify=trusted)
         with httpx.Client(base_url=f"https://127.0.0.1:{port}", transport=transport) as client:
-            asked = {"invitation": word, "name": "anna", "password": PASSWORD}
-            cookie = client.post("/v1/accounts/accept", json=asked).headers["set-cookie"].lower()
+            request = {"invitation": word, "name": "anna", "password": PASSWORD}
+            cookie = client.post("/v1/accounts/accept", json=request).headers["set-cookie"].lower()
         assert "secure" in cookie
         process.terminate()
 

@@ -211,8 +211,8 @@ def replayed_loss(fit: Callable[[RowCells], object], allowed: Loss) -> PairLoss:
     """Return the exact loss of fits on two tables under the same forced outcomes, as a fraction of what was planned.
 
     It is the larger of two: that of all steps together, by what is ``allowed``, and that of the worst step, by its own
-    plan. Steps add up by epsilon if all of them are pure, and otherwise by rho, as in their plan. It is infinite if the fits do not pass the door in the same steps: then something
-    public depends on the rows.
+    plan. Steps add up by epsilon if all of them are pure, and otherwise by rho, as in their plan. It is infinite if the
+    fits do not pass the door in the same steps: then something public depends on the rows.
 
     Examples
     --------

@@ -107,7 +107,7 @@ def partition(n_rows: int, number: int = 3) -> PartitionBackend:
     return PartitionBackend(bin_columns(encoding), 1, batches)
 
 
-def coins(key: bytes, number: int, what_for: bytes = b"x") -> NDArray[np.bool_]:
+def row_draws(key: bytes, number: int, what_for: bytes = b"x") -> NDArray[np.bool_]:
     rows = partition(5000, number)
     rows._key = key + what_for
     return rows._draw_mask(rows._parts[0], 0.3)
@@ -115,10 +115,10 @@ def coins(key: bytes, number: int, what_for: bytes = b"x") -> NDArray[np.bool_]:
 
 def test_coins_are_tossed_alike_by_whoever_has_the_key() -> None:
     """And are fair, and others for another key, partition or purpose."""
-    first = coins(b"k", 3)
-    assert (first == coins(b"k", 3)).all()
+    first = row_draws(b"k", 3)
+    assert (first == row_draws(b"k", 3)).all()
     assert abs(first.mean() - 0.3) < 5 * (0.3 * 0.7 / 5000) ** 0.5
-    for other in (coins(b"l", 3), coins(b"k", 4), coins(b"k", 3, b"y")):
+    for other in (row_draws(b"l", 3), row_draws(b"k", 4), row_draws(b"k", 3, b"y")):
         assert abs((first & other).mean() - 0.09) < 5 * (0.09 * 0.91 / 5000) ** 0.5
 
 
@@ -190,14 +190,14 @@ def test_memory_here_does_not_grow_with_the_rows(client: Any, monkeypatch: pytes
     grown: list[int] = []
     ask = PersistedRows.aggregate
 
-    def weighed(self: PersistedRows, question: Any) -> Any:
+    def with_weights(self: PersistedRows, question: Any) -> Any:
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         answer = ask(self, question)
         grown.append(tracemalloc.get_traced_memory()[1] - before)
         return answer
 
-    monkeypatch.setattr(PersistedRows, "aggregate", weighed)
+    monkeypatch.setattr(PersistedRows, "aggregate", with_weights)
     n_rows = 200_000
     tracemalloc.start()
     fit_kind("numbers", dd.from_map(made_there, range(8), n_rows=n_rows, meta=made_there(0, 1)))

@@ -36,8 +36,10 @@ def test_evaluations_in_a_database_are_those_of_rows_in_memory(
         return np.asarray(passages[0].exact)
 
     here = counted(database_rows(task, N_ROWS))
-    coins = slice(0, 9 + SCORE_BINS) if task == "three" else slice(None)  # the last table draws a class for each row
+    row_draws = (
+        slice(0, 9 + SCORE_BINS) if task == "three" else slice(None)
+    )  # the last table draws a class for each row
     for address in places[task].values():
         there = counted(address)
         assert there.sum() == here.sum()
-        assert there[coins].tolist() == here[coins].tolist()
+        assert there[row_draws].tolist() == here[row_draws].tolist()

@@ -108,6 +108,7 @@ def setup(
     plan = program_for_task(task).plan
     # Two servers on one host need different ports.
     addresses = [Address(place, port + 2 * party, port + 2 * party + 1) for party, place in enumerate(hosts)]
+    known = {place.parent.name for place in folder.glob("*/config.json")}
     configs = set_up_roles(
         folder,
         task,
@@ -120,13 +121,15 @@ def setup(
     print(f"Task {task.name}: {plan.loss}. Folders in {folder}:")
     for config in configs:
         print(f"  {config.folder.name:<20} for {config.party_name}")
-    if not keys:
-        print("Give each role its folder. It runs veilwood secure request FOLDER and sends you request.pem to sign.")
+    if known:
+        print("Give the roles that exist already their new tasks.json. Their operators read it and put it in place.")
+    if known.issuperset(config.folder.name for config in configs):
         return
-    print(
-        f"Give each new role its folder and, by another channel, its secret from {folder / 'secrets'}. Existing roles"
-    )
-    print("need their new tasks.json only. Then delete the secrets and every key.pem here.")
+    if not keys:
+        print("Give each new role its folder. It runs veilwood secure request FOLDER and sends you request.pem.")
+        return
+    print(f"Give each new role its folder and, by another channel, its secret from {folder / 'secrets'}.")
+    print("Then delete the secrets and every key.pem here.")
     print(f"Keep {folder / 'authorities'} and its secrets offline: they can be used to add parties.")
 
 
@@ -298,6 +301,104 @@ def _describe_wait(status: dict[str, Any]) -> str:
     failed = f"; the last attempt ended: {status['failure']}" if status["failure"] else ""
     missing = f" for {', '.join(status['missing'])}" if status["phase"] == "waiting" and status["missing"] else ""
     return missing + failed
+
+
+AlignmentName = Annotated[str, typer.Option("--name", help="Name of this alignment, common to all owners, used once.")]
+IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column with the ids.")]
+OutFile = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Output file.")]
+
+
+@secure.command("align-start")
+def align_start(
+    folder: RoleFolder,
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="This owner's rows: CSV with a column of ids.")],
+    column: IdColumn,
+    name: AlignmentName,
+    out: OutFile,
+    pad_to: Annotated[
+        int | None, typer.Option("--pad-to", metavar="N", help="Pad to N ids, to hide their number from other owners.")
+    ] = None,
+    task: TaskName = None,
+    force: Force = False,
+) -> None:
+    """Blind this owner's ids, to find the rows that all owners of columns have. Send the file to the next owner.
+
+    \b
+    Example:
+      veilwood secure align-start clinics/owner-bank rows.csv --id patient --name may -o bank.ids
+    """
+    from veilwood_secure.roles.owner import Owner
+
+    check_output(out, force)
+    ids = _read_texts(table, column)[column]
+    out.write_bytes(Owner(folder, task).alignment(name).start(ids, pad_to).to_bytes())
+    print(f"Send {out} to another owner of columns, who runs veilwood secure align-blind.")
+
+
+@secure.command("align-blind")
+def align_blind(
+    folder: RoleFolder,
+    ids: Annotated[Path, typer.Argument(metavar="IDS", help="Blinded ids of another owner.")],
+    name: AlignmentName,
+    out: OutFile,
+    task: TaskName = None,
+    force: Force = False,
+) -> None:
+    """Blind the ids of another owner once more. When all owners have, send the file to all of them.
+
+    \b
+    Example:
+      veilwood secure align-blind clinics/owner-clinic bank.ids --name may -o bank.all
+    """
+    from veilwood_secure.roles.alignment import BlindedIds
+    from veilwood_secure.roles.owner import Owner
+
+    check_output(out, force)
+    found = Owner(folder, task).alignment(name).blind(BlindedIds.from_bytes(ids.read_bytes()))
+    out.write_bytes(found.to_bytes())
+    print(f"{out}: ids of {found.owner}, blinded by {', '.join(found.blinded_by)}.")
+
+
+@secure.command("align-finish")
+def align_finish(
+    folder: RoleFolder,
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="This owner's rows, as for align-start.")],
+    ids: Annotated[list[Path], typer.Argument(metavar="IDS...", help="Ids of every owner, blinded by all of them.")],
+    column: IdColumn,
+    name: AlignmentName,
+    out: OutFile,
+    task: TaskName = None,
+    force: Force = False,
+) -> None:
+    """Write the rows that all owners have, in an order common to all of them, without the ids.
+
+    \b
+    Example:
+      veilwood secure align-finish clinics/owner-bank rows.csv bank.all clinic.all \\
+        --id patient --name may -o aligned.csv
+    """
+    from veilwood_secure.roles.alignment import BlindedIds
+    from veilwood_secure.roles.owner import Owner
+
+    check_output(out, force)
+    rows = _read_texts(table, column)
+    lists = [BlindedIds.from_bytes(file.read_bytes()) for file in ids]
+    chosen = Owner(folder, task).alignment(name).finish(lists, len(rows))
+    rows.iloc[chosen].drop(columns=column).to_csv(out, index=False)
+    print(f"{out}: the rows of this owner that all owners have. Contribute them as they are.")
+
+
+def _read_texts(table: Path, column: str) -> Any:
+    """Read a CSV file without changing a text."""
+    import pandas as pd
+
+    try:
+        rows = pd.read_csv(table, dtype=str, keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise UseError(f"{table} cannot be read: {getattr(error, 'strerror', None) or 'not a CSV file'}.") from None
+    if column not in rows:
+        raise UseError(f"{table} has no column {column!r}. Hint: pass the column of ids.")
+    return rows
 
 
 @secure.command()

@@ -209,8 +209,8 @@ def test_two_repetitions_with_the_same_factors_are_one(monkeypatch: pytest.Monke
     seen: list[Any] = []
     real = checked._fold_batch
 
-    def noted(coins: Any, products: Any) -> Any:
-        claim = real(coins, products)
+    def noted(row_draws: Any, products: Any) -> Any:
+        claim = real(row_draws, products)
         seen.append(claim.u.parts[0].copy())
         return claim
 
@@ -261,8 +261,8 @@ def test_errors_of_two_products_do_not_cancel(shape: tuple[int, ...]) -> None:
         z = np.asarray((x * y).sum(dtype=np.uint64) + np.array(error).astype(np.uint64))
         kind: Any = "dot" if shape else "mul"
         words = [Shared([np.asarray(part)], 0) for part in (x, y, z)]
-        batch.append((checked.Product(kind, words[0], words[1]), words[2]))
-    u, v, t = (each.parts[0] for each in checked._fold_batch(checked.KeyStream(bytes(32)), batch))
+        batch.append((Product(kind, words[0], words[1]), words[2]))
+    u, v, t = (each.parts[0] for each in checked._fold_batch(KeyStream(bytes(32)), batch))
     assert (u * v).sum(dtype=np.uint64) != t
 
 

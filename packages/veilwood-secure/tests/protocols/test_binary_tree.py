@@ -44,7 +44,7 @@ def scores_of(codes: Any, target: Any, n_classes: int) -> Any:
     return np.array(best)
 
 
-def twin(codes: Any, target: Any, n_classes: int, depth: int, added: list[Any], leaves: Any) -> Any:
+def control(codes: Any, target: Any, n_classes: int, depth: int, added: list[Any], leaves: Any) -> Any:
     """The tree in the open, and the class of every row."""
     node = np.zeros(len(codes), np.int64)
     left = asks(codes)
@@ -75,7 +75,7 @@ def test_a_hidden_binary_tree_is_its_twin(n_classes: int) -> None:
         given = TreeNoise(tuple(engine.constant(part) for part in added), engine.constant(leaves))
         tree = grow_binary_tree(engine, features, classes, cuts, recipe, given)
         result = engine.open(classify_binary(engine, tree, cuts, features)).argmax(axis=0)
-        assert (result == twin(codes, target, n_classes, 3, added, leaves)).all()
+        assert (result == control(codes, target, n_classes, 3, added, leaves)).all()
 
 
 def test_one_row_moves_a_score_by_at_most_one_by_enumeration() -> None:

@@ -229,10 +229,10 @@ def test_polya_masses_convolve_to_the_geometric() -> None:
 @pytest.mark.usefixtures("seeded")
 def test_coins_are_tossed_in_pieces_and_fair(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "COINS_PER_BATCH", 1 << 10)
-    coins = np.array([0, 1, 2, 63, 64, 65, 128, 200] * 500)
-    heads = noise._count_heads(coins).reshape(500, 8)
+    row_draws = np.array([0, 1, 2, 63, 64, 65, 128, 200] * 500)
+    heads = noise._count_heads(row_draws).reshape(500, 8)
     assert (heads[:, 0] == 0).all()
-    for at, n in enumerate(coins[:8]):
+    for at, n in enumerate(row_draws[:8]):
         assert abs(heads[:, at].mean() - n / 2) <= 5 * (n / 4 / 500) ** 0.5
         assert heads[:, at].max() <= n
     assert set(heads[:, 1]) == {0, 1}

@@ -163,7 +163,7 @@ def seen(task: Task, party: int, runs: int = RUNS, other: Any = WITHOUT, pad_to:
     return [server.view(given[run % 2]) for run in range(runs)]
 
 
-def told_apart(views: list[View]) -> list[str]:
+def find_differences(views: list[View]) -> list[str]:
     """What in these views depends on the rows, or is not uniform."""
     if any(view.shape != views[0].shape for view in views):
         return ["the shape of messages"]
@@ -204,14 +204,14 @@ FAST = ("hidden tree", "public forest, dealt")
 def test_what_a_server_sees_is_uniform_whatever_the_rows(task: str, party: int) -> None:
     views = seen(TASKS[task], party)
     assert {"shares", "digests"} <= {kind for _, kind, _ in views[0].shape}
-    assert told_apart(views) == []
+    assert find_differences(views) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("party", range(3))
 @pytest.mark.parametrize("task", TASKS)
 def test_many_runs_on_a_replaced_row(task: str, party: int) -> None:
-    assert told_apart(seen(TASKS[task], party, runs=4 * RUNS, other=REPLACED, pad_to=None)) == []
+    assert find_differences(seen(TASKS[task], party, runs=4 * RUNS, other=REPLACED, pad_to=None)) == []
 
 
 def test_a_server_learns_what_is_opened_and_no_more() -> None:
@@ -287,9 +287,9 @@ def test_planted_leaks_are_caught(leak: Any, monkeypatch: pytest.MonkeyPatch) ->
     """While rows are checked: the first part of every training of hidden trees."""
     monkeypatch.setattr(HiddenForest, "train", lambda self, engine, rows, present=None: TrainingResult())
     monkeypatch.setattr(HiddenForest, "answer_queries", lambda self, engine, model, query: None)
-    assert told_apart(seen(TREE, 1)) == []
+    assert find_differences(seen(TREE, 1)) == []
     leak(monkeypatch)
-    assert told_apart(seen(TREE, 1)) not in ([], ["the shape of messages"])
+    assert find_differences(seen(TREE, 1)) not in ([], ["the shape of messages"])
 
 
 # A public forest with dealt noise sends one masked message, so no mask is used twice, and what it masks is a draw of
@@ -302,8 +302,8 @@ EVERYWHERE = [pytest.param(task, leak) for task in TASKS for leak in LEAKS if (t
 @pytest.mark.parametrize(("task", "leak"), EVERYWHERE)
 def test_planted_leaks_are_caught_in_every_protocol(task: str, leak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     leak(monkeypatch)
-    assert any(told_apart(seen(TASKS[task], party)) for party in range(3))
+    assert any(find_differences(seen(TASKS[task], party)) for party in range(3))
 
 
 def test_rows_without_padding_are_caught() -> None:
-    assert told_apart(seen(TREE, 2, runs=2, pad_to=None)) == ["the shape of messages"]
+    assert find_differences(seen(TREE, 2, runs=2, pad_to=None)) == ["the shape of messages"]

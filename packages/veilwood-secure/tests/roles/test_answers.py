@@ -41,7 +41,7 @@ def good_questions(rows: int = BATCH) -> Ints:
     return HiddenForest(TASK).encode_queries(X[:rows])[0]["features"].astype(np.int64)
 
 
-def asked(here: Place, features: Ints, spoil: Spoil | None = None) -> Ints:
+def request(here: Place, features: Ints, spoil: Spoil | None = None) -> Ints:
     """Ask three servers anything; ``spoil`` changes what one of them gets. Return the words that come back."""
     rows = features.shape[-1]
     with ServerConnections(here.config("user-analyst"), TASK, "ask") as call:
@@ -103,7 +103,7 @@ def test_the_attack_reads_a_tree_that_answers_anything() -> None:
 
 def test_three_servers_do_not_let_a_tree_be_read(trained: Place) -> None:
     with pytest.raises(PartyError, match="queries of user analyst do not fit the schema") as caught:
-        read_out(lambda questions: asked(trained, questions))
+        read_out(lambda questions: request(trained, questions))
     assert caught.value.party is None  # a server could have had the user accused
 
 
@@ -170,7 +170,7 @@ def test_every_bad_question_gets_the_same_refusal_before_the_tree_is_touched(
 
     def refused(what: str, features: Ints, spoil: Spoil | None = None) -> None:
         with pytest.raises(PartyError) as caught:
-            asked(trained, features, spoil)
+            request(trained, features, spoil)
         refusals[what] = (str(caught.value), caught.value.party)
 
     with caplog.at_level(logging.INFO):
@@ -189,5 +189,5 @@ def test_every_bad_question_gets_the_same_refusal_before_the_tree_is_touched(
 
 def test_after_a_refusal_good_questions_are_answered(trained: Place) -> None:
     with pytest.raises(PartyError):
-        asked(trained, 2 * good_questions())
-    assert set(asked(trained, good_questions())) <= set(range(DOMAIN.n_classes))
+        request(trained, 2 * good_questions())
+    assert set(request(trained, good_questions())) <= set(range(DOMAIN.n_classes))

@@ -41,14 +41,14 @@ def test_a_server_keeps_budgets_of_all_tasks_one_task_and_one_owner(tmp_path: Pa
 
 def test_halves_that_a_crash_left_in_narrower_ledgers_are_taken_back(here: Place) -> None:
     server = here.servers[0]
-    study = server._find_task("scale", TASK.fingerprint())
+    task_state = server._find_task("scale", TASK.fingerprint())
     narrow = SQLiteLedger(here.folder / "server-0" / BUDGETS_FOLDER / "task-scale.db", epsilon=5, delta="1e-6")
-    books = server._task_ledgers(study)
-    plan = study.program.plan
+    task_ledgers = server._task_ledgers(task_state)
+    plan = task_state.program.plan
     narrow.reserve(
         plan.loss, purpose=purpose_of(TASK), what=entry_label(TASK), neighbours=str(plan.neighbours), plan="p",
         key="cut short",
     )  # fmt: skip
-    books.reserve("whole")
-    books.cancel_orphans()
+    task_ledgers.reserve("whole")
+    task_ledgers.cancel_orphans()
     assert [str(entry.state) for entry in narrow.entries()] == ["cancelled", "reserved"]

@@ -14,11 +14,12 @@ import pytest
 
 import veilwood as vw
 from veilwood.errors import PartyError, VeilwoodError
+from veilwood.privacy.certificate import Assumption
 from veilwood_secure.protocols.joint_forest import ServerChannels
 from veilwood_secure.roles.joint_programs import JointForest
 from veilwood_secure.roles.server import Server
 from veilwood_secure.roles.task_state import TaskState
-from veilwood_testing.secure_roles import ROWS, SCHEMA, TASK, Place, X, Y, place, role_ledger
+from veilwood_testing.secure_roles import ROWS, SCHEMA, TASK, Place, X, Y, contribute, place, role_ledger
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -51,6 +52,23 @@ def test_two_owners_teach_a_private_forest(room: Place) -> None:
         assert model.predict_proba(X[:5]).shape == (5, len(SCHEMA.classes))
     for server in room.servers:
         assert [entry.state for entry in server._ledger.entries()] == ["committed"]
+
+
+@pytest.mark.parametrize("protocol", ["public-forest", "forest-on-shares"])
+def test_checked_servers_teach_a_private_forest(tmp_path: Path, protocol: str) -> None:
+    task = replace(FOREST, protocol=protocol, settings={"servers": "checked"})
+    with place(tmp_path, task, timeout=60.0) as room:
+        if protocol == "public-forest":
+            attend(room)
+        else:
+            contribute(room)
+        with room.user() as analyst:
+            certificate = analyst.wait(120)
+            assert Assumption.ONE_DEVIATES.value in certificate.assumptions
+            assert (analyst.predict(X) == Y).mean() > 0.7
+        room.settle()
+        for server in room.servers:
+            assert [entry.state for entry in server._ledger.entries()] == ["committed"]
 
 
 def drop_out(monkeypatch: pytest.MonkeyPatch, error: Exception, at: int) -> list[int]:
@@ -115,11 +133,11 @@ def test_a_damaged_message_costs_nothing(room: Place, monkeypatch: pytest.Monkey
 
 def test_an_owner_that_one_server_has_lost_comes_again_by_itself(room: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Server 2 was killed and is back while north waits for south: it does not know that north is there."""
-    begin, study = Server._begin_training, room.servers[2]._find_task("scale", FOREST.fingerprint())
+    begin, task_state = Server._begin_training, room.servers[2]._find_task("scale", FOREST.fingerprint())
 
     def forgotten(own: Server, its_study: TaskState) -> None:
         if own is room.servers[0] and not its_study.missing_owners and not lost:
-            lost.append(study.online_sessions.pop("north"))
+            lost.append(task_state.online_sessions.pop("north"))
         begin(own, its_study)
 
     lost: list[Any] = []

@@ -53,7 +53,7 @@ def task_of(protocol: str, **settings: Any) -> Any:
     return replace(TASK, name=f"{protocol}-task", protocol=protocol, settings=chosen)
 
 
-def twin() -> Any:
+def control() -> Any:
     """The exact tree, in the open."""
     encoding = Encoding(SCHEMA, "bins")
     codes, target = np.asarray(encoding.encode(X), np.int64), np.asarray(encoding.encode_target(Y), np.int64)
@@ -88,7 +88,7 @@ def test_roles_give_what_the_twin_gives(here: Place, protocol: str) -> None:
     if protocol == "extra-trees":
         assert (answers == Y).mean() > 0.5
     else:
-        assert (answers == twin()).all()
+        assert (answers == control()).all()
 
 
 def test_roles_select_leaves_by_the_exponential_mechanism(here: Place) -> None:
@@ -137,11 +137,11 @@ def test_noise_is_drawn_as_it_is_planned(splits: str, leaves: str, monkeypatch: 
         monkeypatch.setattr(noise, law, keep)
     weigh = noise.cumulative_weights
 
-    def weighed(engine: Any, scores: Any, epsilon: Fraction, allowed: Any) -> Any:
+    def with_weights(engine: Any, scores: Any, epsilon: Fraction, allowed: Any) -> Any:
         drawn.append(2 / epsilon)  # weights are exp(epsilon score / 2)
         return weigh(engine, scores, epsilon, allowed)
 
-    monkeypatch.setattr(noise, "cumulative_weights", weighed)
+    monkeypatch.setattr(noise, "cumulative_weights", with_weights)
     program = program_for_task(task_of("cdp-id3", splits=splits, leaves=leaves))
     engine = PlainEngine(program.ring)
     rows = {

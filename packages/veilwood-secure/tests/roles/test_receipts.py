@@ -51,7 +51,7 @@ def test_two_signed_answers_to_one_question_convict(signers: tuple[list[Identity
         Receipt.sign(identities[1], "answer", answer_facts(1, "training", "session", 4, [b"query"], answer))
         for answer in (b"one", b"another")
     ]
-    assert convicted_server(*said, authority) == PartyName("server", "1")
+    assert convicted_server(said[0], said[1], authority) == PartyName("server", "1")
     assert convicted_server(said[0], said[0], authority) is None
     forged = replace(said[1], signature=said[0].signature)
     with pytest.raises(UnreadableError):  # nobody is convicted by what somebody else wrote

@@ -69,7 +69,7 @@ def test_a_training_that_fails_after_it_opened_its_sums_stays_spent(
 def test_a_server_that_crashed_after_opening_finds_the_training_spent_when_it_starts_again(
     public: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(study: Any, links: Any, engine: Any, outcome: TrainingResult, spend: Any) -> None:
+    def crash(task_state: Any, links: Any, engine: Any, outcome: TrainingResult, spend: Any) -> None:
         assert outcome.released["opened"].size
         raise Crash
 

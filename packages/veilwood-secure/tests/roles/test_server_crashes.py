@@ -89,8 +89,8 @@ def test_rows_that_differ_between_servers_are_sent_again_by_their_owner_alone(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contribute(here, "north")
-    study = here.servers[1]._find_task("scale", TASK.fingerprint())
-    study.checkpoint.parts["north"]["rows"]["held"] = ["another session"]
+    task_state = here.servers[1]._find_task("scale", TASK.fingerprint())
+    task_state.checkpoint.parts["north"]["rows"]["held"] = ["another session"]
     contribute(here, "south")
     until = time.monotonic() + 60
     while any("north" not in server["missing"] for server in here.owner("south").status()):

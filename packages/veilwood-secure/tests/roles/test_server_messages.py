@@ -116,7 +116,7 @@ STORIES: dict[str, tuple[Task, Any, Any, int | None]] = {
 }  # fmt: skip
 
 
-def told(folder: Path, story: str, caplog: pytest.LogCaptureFixture, **changes: Any) -> list[dict[Any, Any]]:
+def facts(folder: Path, story: str, caplog: pytest.LogCaptureFixture, **changes: Any) -> list[dict[Any, Any]]:
     """What the servers were sent, and logged, on either of two neighbours."""
     task, one, other, pad_to = STORIES[story]
     found: list[dict[Any, Any]] = []
@@ -132,7 +132,7 @@ def told(folder: Path, story: str, caplog: pytest.LogCaptureFixture, **changes: 
 
 @pytest.mark.parametrize("story", STORIES)
 def test_what_servers_are_sent_has_one_shape(story: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    one, other = told(tmp_path, story, caplog)
+    one, other = facts(tmp_path, story, caplog)
     assert {party for party, *_ in one if party in (0, 1, 2)} == {0, 1, 2}
     assert sum(len(heard) for heard in one.values()) > 30
     for who in {*one, *other}:
@@ -140,6 +140,6 @@ def test_what_servers_are_sent_has_one_shape(story: str, tmp_path: Path, caplog:
 
 
 def test_rows_that_are_not_padded_show(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    one, other = told(tmp_path, "a hidden tree, a row less", caplog, pad_to=None)
+    one, other = facts(tmp_path, "a hidden tree, a row less", caplog, pad_to=None)
     assert one != other
     assert one["log"] == other["log"]

@@ -59,9 +59,9 @@ def test_a_failing_server_ends_the_training_everywhere(here: Place, monkeypatch:
     assert "Hint: contribute again" in str(caught.value)
     here.settle()
     for server in here.servers:
-        study = server._task_states["scale"]
-        assert study.model is None
-        assert not study.complete_uploads
+        task_state = server._task_states["scale"]
+        assert task_state.model is None
+        assert not task_state.complete_uploads
         assert not server._model_store.list_names()
         assert [entry.state for entry in server._ledger.entries()] == ["cancelled"]  # nothing was opened
     assert "server 2" in str(here.servers[0]._task_states["scale"].failure)

@@ -20,34 +20,36 @@ pytestmark = [
 
 
 def test_an_owner_is_missing_until_its_last_part_is_whole(tmp_path: Path) -> None:
-    study = TaskState(
+    task_state = TaskState(
         TASK, program_for_task(TASK), Checkpoint(EncryptedFolder(tmp_path, b"secret", "server 0"), "scale")
     )
-    study.checkpoint.parts["north"] = {"a": {"upload": "x", "rows": 10, "held": [], "more": False}}
-    assert study.missing_owners == ["north", "south"]
-    study.checkpoint.parts["north"]["a"]["held"] = ["z"]
-    assert study.complete_uploads == {"north": ("a:x:z", 10)}
-    assert study.missing_owners == ["north", "south"]  # nobody knows that the others have it
-    study.accept_all_rows()
-    assert study.missing_owners == ["south"]
-    study.checkpoint.parts["north"]["b"] = {"upload": "y", "rows": 5, "held": ["z"], "more": True}
-    assert study.missing_owners == ["north", "south"]
-    study.is_training = True
+    task_state.checkpoint.parts["north"] = {"a": {"upload": "x", "rows": 10, "held": [], "more": False}}
+    assert task_state.missing_owners == ["north", "south"]
+    task_state.checkpoint.parts["north"]["a"]["held"] = ["z"]
+    assert task_state.complete_uploads == {"north": ("a:x:z", 10)}
+    assert task_state.missing_owners == ["north", "south"]  # nobody knows that the others have it
+    task_state.accept_all_rows()
+    assert task_state.missing_owners == ["south"]
+    task_state.checkpoint.parts["north"]["b"] = {"upload": "y", "rows": 5, "held": ["z"], "more": True}
+    assert task_state.missing_owners == ["north", "south"]
+    task_state.is_training = True
     with pytest.raises(VeilwoodError, match="is being trained"):
-        study.reject_if_training()
+        task_state.reject_if_training()
 
 
 def test_more_rows_than_words_can_count_are_refused_whatever_others_sent(tmp_path: Path) -> None:
-    study = TaskState(
+    task_state = TaskState(
         TASK, program_for_task(TASK), Checkpoint(EncryptedFolder(tmp_path, b"secret", "server 0"), "scale")
     )
     most = MAX_ROWS // len(TASK.owners)
-    study.reject_too_many_rows("north", "rows", most)
-    study.checkpoint.parts["north"] = {"rows": {"upload": "x", "rows": most, "held": [], "more": True}}
-    study.reject_too_many_rows("north", "rows", most)  # in its place
-    study.reject_too_many_rows("south", "rows", most)
+    task_state.reject_too_many_rows("north", "rows", most)
+    task_state.checkpoint.parts["north"] = {"rows": {"upload": "x", "rows": most, "held": [], "more": True}}
+    task_state.reject_too_many_rows("north", "rows", most)  # in its place
+    task_state.reject_too_many_rows("south", "rows", most)
     with pytest.raises(DomainTooLargeError, match="more rows"):
-        study.reject_too_many_rows("north", "others", 1)
-    study.checkpoint.parts["south"] = {str(part): {"upload": str(part), "rows": 1, "held": []} for part in range(1000)}
+        task_state.reject_too_many_rows("north", "others", 1)
+    task_state.checkpoint.parts["south"] = {
+        str(part): {"upload": str(part), "rows": 1, "held": []} for part in range(1000)
+    }
     with pytest.raises(DomainTooLargeError, match="or parts"):
-        study.reject_too_many_rows("south", "more", 1)
+        task_state.reject_too_many_rows("south", "more", 1)

@@ -15,7 +15,9 @@ pytestmark = [
 
 
 def test_a_training_that_had_not_begun_begins_by_itself(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TrainingMixin, "_begin_training", lambda own, study: None)  # killed in the moment before it
+    monkeypatch.setattr(
+        TrainingMixin, "_begin_training", lambda own, task_state: None
+    )  # killed in the moment before it
     contribute(here)
     monkeypatch.undo()
     here.stop()

@@ -67,13 +67,13 @@ def test_servers_keep_pieces_of_one_session_when_a_part_is_sent_twice_at_once(
             send()
             go_on.set()
             assert isinstance(first.exception(60), PartyError)
-        studies = [server._task_states["scale"] for server in here.servers]
-        shapes = studies[0].program.row_shapes("north", rows)
-        pieces = [study.checkpoint.read_piece("north", "rows", 0) or b"" for study in studies]
+        task_states = [server._task_states["scale"] for server in here.servers]
+        shapes = task_states[0].program.row_shapes("north", rows)
+        pieces = [task_state.checkpoint.read_piece("north", "rows", 0) or b"" for task_state in task_states]
         pairs = [split_piece(party, piece, shapes, np.uint32) for party, piece in enumerate(pieces)]
         for name, array in arrays.items():
             assert np.array_equal(reconstruct([pair[name] for pair in pairs]), array)
-        assert len({study.complete_uploads["north"] for study in studies}) == 1
+        assert len({task_state.complete_uploads["north"] for task_state in task_states}) == 1
 
 
 # -- what was signed ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAn
 BROKEN = 4
 
 
-def told(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> dict[str, Any]:
+def facts(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> dict[str, Any]:
     assert main(["doctor", "--json", *words]) == code
     answer = json.loads(capsys.readouterr().out)
     assert answer["whole"] is (code == 0)
@@ -29,7 +29,7 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> dict[str
 
 def test_a_healthy_house_and_ledger(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     vw.SQLiteLedger(tmp_path / "visits.db", epsilon=3)
-    found = told(capsys, 0, "--ledger", str(tmp_path / "visits.db"))
+    found = facts(capsys, 0, "--ledger", str(tmp_path / "visits.db"))
     assert found["veilwood"][1].startswith(vw.__version__)
     assert found["numpy"] == ("well", np.__version__)
     assert {f"sampler {name}" for name in SAMPLERS} <= set(found)
@@ -50,7 +50,7 @@ def test_a_package_without_wheels_for_this_platform_is_missing_not_broken(monkey
 def test_a_damaged_ledger_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     place = tmp_path / "visits.db"
     place.write_text("no ledger")
-    assert told(capsys, BROKEN, "--ledger", str(place))[f"ledger {place}"][0] == "broken"
+    assert facts(capsys, BROKEN, "--ledger", str(place))[f"ledger {place}"][0] == "broken"
 
 
 TWINS: dict[str, tuple[str, Any]] = {

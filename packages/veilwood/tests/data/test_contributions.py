@@ -201,7 +201,7 @@ class TestRows:
         rng, n = np.random.default_rng(0), 4000
         most, epsilon = 3, 1.0
 
-        def shown(scale: float) -> float:
+        def visible(scale: float) -> float:
             noise = rng.geometric(1 - np.exp(-1 / scale), (2, 2, n))
             inside, outside = (noise[:, 0] - noise[:, 1]) + np.array([[most], [0]])
             guessed = [float((values >= most).mean()) for values in (inside, outside)]
@@ -211,8 +211,8 @@ class TestRows:
             ONE_COLUMN_SCHEMA, epsilon=epsilon, max_weight=most, n_estimators=1, max_depth=1
         )
         scale = float(forest.plan().steps[0].mechanism.scale)  # type: ignore[union-attr]
-        assert shown(scale) < epsilon + 0.25
-        assert shown(scale / 2) > epsilon + 0.25
+        assert visible(scale) < epsilon + 0.25
+        assert visible(scale / 2) > epsilon + 0.25
 
     @pytest.mark.parametrize("family", ["RandomTrees", "MedianForest", "GreedyForest", "MatrixForest"])
     def test_a_whole_weight_is_so_many_rows(self, family: str) -> None:
@@ -220,9 +220,9 @@ class TestRows:
         weights = np.random.default_rng(0).integers(0, 4, len(data.y))
         sized: dict[str, Any] = {"n_estimators": 3, "max_depth": 2, "trees": "shared", "random_state": 0}
         forest = getattr(vw, f"{family}Classifier")(data.schema, epsilon=math.inf, max_weight=4, **sized)
-        weighed = clone(forest).fit(data.X, data.y, sample_weight=weights)
+        with_weights = clone(forest).fit(data.X, data.y, sample_weight=weights)
         repeated = clone(forest).fit(data.X.loc[data.X.index.repeat(weights)], np.repeat(np.asarray(data.y), weights))
-        np.testing.assert_allclose(weighed.predict_proba(data.X), repeated.predict_proba(data.X))
+        np.testing.assert_allclose(with_weights.predict_proba(data.X), repeated.predict_proba(data.X))
 
     def test_heavier_rows_are_learned_from(self) -> None:
         X = np.tile([[0.2], [0.8]], (500, 1))

@@ -131,7 +131,7 @@ def can_be_made(form: Any, rows: list[Row]) -> bool:
     return not any(isinstance(row[name], np.ndarray | int | float | complex) for row in rows for name in NAMES)
 
 
-def told(task: str, form: Any, rows: list[Row]) -> list[str]:
+def facts(task: str, form: Any, rows: list[Row]) -> list[str]:
     """Fit, and return all warnings; nothing may be raised."""
     kind: Any = vw.RandomTreesClassifier if task == "classification" else vw.RandomTreesRegressor
     model = kind(SCHEMAS[task], n_estimators=2, max_depth=2, random_state=0, invalid="drop", ledger=MemoryLedger())
@@ -150,7 +150,7 @@ def test_no_table_is_refused_and_all_are_fitted_in_the_same_words(task: str, for
     @given(rows_of(task))
     def check(rows: list[Row]) -> None:
         if can_be_made(form, rows):
-            assert told(task, form, rows) == told(task, form, rows[1:])
+            assert facts(task, form, rows) == facts(task, form, rows[1:])
 
     check()
 

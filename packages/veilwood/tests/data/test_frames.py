@@ -46,7 +46,7 @@ def test_a_null_does_not_make_numbers_of_booleans(y: Any) -> None:
 
 def test_datasets_are_known_once_somebody_loaded_them(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = pyarrow.dataset.dataset([pa.table({"age": [1]})])
-    things = [dataset, dataset.scanner(), "visits.csv"]
-    assert [(is_dataset(each), is_scanner(each)) for each in things] == [(True, False), (False, True), (False, False)]
+    sources = [dataset, dataset.scanner(), "visits.csv"]
+    assert [(is_dataset(each), is_scanner(each)) for each in sources] == [(True, False), (False, True), (False, False)]
     monkeypatch.delitem(sys.modules, "pyarrow.dataset")
     assert not any(is_dataset(each) or is_scanner(each) for each in ("visits.csv", pa.table({"age": [1]})))

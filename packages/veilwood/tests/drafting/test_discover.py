@@ -270,9 +270,9 @@ def test_codes_and_nonsense_are_no_numbers() -> None:
 def test_files_are_counted_together_and_read_by_their_dialect(tmp_path: Path) -> None:
     for part, rows in (("a", "1,5;x\n2;y\n"), ("b", "1,5;x\nk.A.;x;too;many\n")):
         (tmp_path / f"{part}.csv").write_text("n;t\n" + rows)
-    things = open_schemaless(tmp_path, Dialect(sep=";", decimal=",", nulls=("k.A.",)))
-    assert (things.name, things.names) == ("a", ("n", "t"))
-    texts, sizes = things.count_values(["n", "t"], None)
+    sources = open_schemaless(tmp_path, Dialect(sep=";", decimal=",", nulls=("k.A.",)))
+    assert (sources.name, sources.names) == ("a", ("n", "t"))
+    texts, sizes = sources.count_values(["n", "t"], None)
     assert texts == [{"1,5": 2, "2": 1}, {"x": 2, "y": 1}]
     assert sizes[0].sum() == 3
     (tmp_path / "c.csv").write_text("n;u\n")

@@ -47,10 +47,10 @@ def test_prices_follow_the_law_of_units(adjacency: Any, k: int, delta: float) ->
 
 
 def test_shares_add_up_to_the_budget_whatever_is_asked() -> None:
-    purse = AdaptiveBudget(Loss.pure(Fraction(1)), Neighbours())
-    steps = [purse.plan_counts(f"{i}", (1,), share) for i, share in enumerate((0.3, 1e-30, 0.25, 5.0))]
+    budget = AdaptiveBudget(Loss.pure(Fraction(1)), Neighbours())
+    steps = [budget.plan_counts(f"{i}", (1,), share) for i, share in enumerate((0.3, 1e-30, 0.25, 5.0))]
     assert sum(step.loss.epsilon or 0 for step in steps) == 1
-    assert purse.remaining == 0
+    assert budget.remaining == 0
 
 
 TOGETHER, ALONE, GAUSSIAN = TableNoise(False, True), TableNoise(False, False), TableNoise(True, False)
@@ -94,12 +94,12 @@ def test_what_is_released_belongs_to_its_table_and_spends_the_share(
     )
     steps: list[Step] = []
     monkeypatch.setattr(AdaptiveBudget, "_add_step", lambda self, step: steps.append(step) or step)
-    purse, sizes = AdaptiveBudget(loss, Neighbours()), [2, 3, 3, 20]
+    budget, sizes = AdaptiveBudget(loss, Neighbours()), [2, 3, 3, 20]
     exact = np.arange(sum(sizes) * 2).reshape(-1, 2)
-    seen = release_tables(purse, sizes, exact, 0.5, TABLE_STEPS)
+    seen = release_tables(budget, sizes, exact, 0.5, TABLE_STEPS)
     assert [len(counts) for counts in seen.counts] == sizes
     assert np.array_equal(np.concatenate(seen.counts), exact)
-    assert purse.remaining == pytest.approx(0.5)
+    assert budget.remaining == pytest.approx(0.5)
     assert [step.name for step in steps] == [f"{name}: classes by cell" for name in names]
     assert np.array_equal(seen.totals[-1], exact[-20:].sum(axis=0))
     assert seen.variances == [variance for step in steps for variance in step.table_variances]

@@ -68,6 +68,7 @@ WORDS = {
     "ONE_HOT": "every row was checked, in shares, to hold one value for each feature",
     "ROWS_SEEN": "servers see how many rows each owner sent, padding included",
     "TRAFFIC": "watches the servers' network or times the training",
+    "OWNERS_INTERSECT": "each owner knows which of its rows the others have",
     "ROWS_ALIGNED": "owners of columns know how many rows there are",
 }
 
@@ -186,6 +187,10 @@ SECURE: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
     "a public forest, dealt": (f"{COUNTED} DEALT_JOINTLY", by_servers("public-forest", **public("dealt"))),
     "a public forest, sampled": (f"{COUNTED} SAMPLED_JOINTLY", by_servers("public-forest", **public("sampled"))),
     "PrivateForest of owners who stay": (f"{COUNTED} DEALT_JOINTLY SAMPLED_JOINTLY", by_servers("public-forest")),
+    "a hidden tree of columns that were aligned": (
+        f"{HIDDEN} ROWS_ALIGNED OWNERS_INTERSECT",
+        by_servers("hidden-tree", owners=OWN_COLUMNS, settings={"alignment": "intersection"}),
+    ),
     "a hidden tree of checked servers": (
         HIDDEN.replace("NO_COLLUSION", "ONE_DEVIATES"), by_servers("hidden-tree", settings={"servers": "checked"}),
     ),

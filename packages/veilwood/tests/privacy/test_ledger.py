@@ -192,7 +192,7 @@ def test_spent_is_the_sum_of_what_was_not_cancelled(
 ) -> None:
     ledger = MemoryLedger(*(budget or ()))
     live: list[tuple[Reservation, Loss]] = []
-    settled: set[int] = set()
+    settled_entry: set[int] = set()
     for action, loss, which in steps:
         if action == "reserve":
             try:
@@ -201,12 +201,12 @@ def test_spent_is_the_sum_of_what_was_not_cancelled(
                 assert not ledger.can_afford(loss)
         elif live:
             reservation, _ = live[which % len(live)]
-            if reservation.id in settled:
+            if reservation.id in settled_entry:
                 with pytest.raises(LedgerError):
                     reservation.cancel()
                 continue
             getattr(reservation, action)()
-            settled.add(reservation.id)
+            settled_entry.add(reservation.id)
             if action == "cancel":
                 live = [pair for pair in live if pair[0] is not reservation]
     assert ledger.spent == sum((loss for _, loss in live), start=Loss.zero())

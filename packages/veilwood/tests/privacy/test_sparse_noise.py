@@ -135,7 +135,7 @@ def test_more_noise_is_refused_because_it_would_not_keep_its_loss() -> None:
 # Fits: statistical, in the seeded context so that a failure repeats.
 
 
-def twin(scale: float, count: int, n: int, rng: np.random.Generator) -> Ints:
+def control(scale: float, count: int, n: int, rng: np.random.Generator) -> Ints:
     """Draw what comes out of one cell, straight from the definition and with numpy's own generator."""
     a = exp(-1 / scale)
     above_none = rng.geometric(1 - a, n) - 1
@@ -163,7 +163,7 @@ def fit(observed: Ints, law: Floats) -> float:
 def test_law_is_that_of_a_naive_twin(scale: Fraction, count: int) -> None:
     rng = np.random.default_rng([count, scale.numerator, scale.denominator])
     top = count + 40
-    seen = np.bincount(np.minimum(twin(float(scale), count, 100_000, rng), top), minlength=top + 1)
+    seen = np.bincount(np.minimum(control(float(scale), count, 100_000, rng), top), minlength=top + 1)
     assert fit(seen, SparseLaplace(scale).probabilities(count, top)) > ALARM
     assert fit(seen, SparseLaplace(scale / 2).probabilities(count, top)) < ALARM
     if count == 0 and scale < 1:

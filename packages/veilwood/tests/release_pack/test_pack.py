@@ -221,17 +221,32 @@ def test_documents_that_contradict_the_model_are_found_though_they_are_signed(he
     assert failures(here) != []
 
 
-def seal_again(here: Path) -> None:
-    """Sign a changed folder as its publisher could."""
+def seal_again(here: Path, model_content: bytes | None = None) -> None:
+    """Sign a changed folder as its publisher could; ``model_content`` if the model itself was changed."""
     folder = here / "pack"
     manifest = json.loads((folder / MANIFEST).read_text())
     for name, facts in manifest["files"].items():
         facts["sha256"] = packs._sha256((folder / name).read_bytes())
     content = packs._to_json(manifest).encode()
     (folder / MANIFEST).write_bytes(content)
-    model = model_file.load(folder / "model.veilwood")
-    payload = packs._pack_payload(content, model, (folder / "model.veilwood").read_bytes())
+    original = (folder / "model.veilwood").read_bytes() if model_content is None else model_content
+    (here / "original.veilwood").write_bytes(original)
+    payload = packs._pack_payload(content, model_file.load(here / "original.veilwood"), original)
     signature.write_signature(folder / MANIFEST, payload, here / "clinic.key")
+
+
+ODD_CONTENTS = [b"", b"[]", b"{}", b"null", b"1", b"\xff", b'{"entries": [], "rows": 3}', b'{"entries": [{"id": 2}]}']
+
+
+@pytest.mark.parametrize("content", ODD_CONTENTS)
+def test_odd_contents_under_a_valid_signature_are_a_finding_and_no_crash(here: Path, content: bytes) -> None:
+    for name in (name for name in CONTENTS if (here / "pack" / name).exists() and name != "SHA256SUMS"):
+        kept = (here / "pack" / name).read_bytes()
+        (here / "pack" / name).write_bytes(content)
+        seal_again(here, kept if name == "model.veilwood" else None)
+        found = failures(here)
+        assert found or name in ("report.html", "plan.json.sig"), name
+        (here / "pack" / name).write_bytes(kept)
 
 
 def test_a_pack_that_was_sealed_again_unchanged_is_verified(here: Path) -> None:
@@ -292,6 +307,17 @@ def test_a_held_out_evaluation_shares_the_charge(here: Path) -> None:
     fitted.evaluation_.save(here / "held.json")
     write_pack_in(here, "new", model=here / "held.veilwood", ledger=ledger, evaluation=here / "held.json")
     assert failures(here, "new") == []
+
+
+def test_a_ledger_with_a_release_that_is_not_private_says_so(here: Path) -> None:
+    ledger = vw.SQLiteLedger(here / "void.db")
+    fit_and_charge(vw.RandomTreesClassifier, ledger, epsilon=float("inf"), n_estimators=2)
+    vw.save(fit_and_charge(vw.RandomTreesClassifier, ledger, n_estimators=2), here / "void.veilwood")
+    write_pack_in(here, "new", model=here / "void.veilwood", ledger=ledger, evaluation=None)
+    assert failures(here, "new") == []
+    rows = json.loads((here / "new" / "checklist.json").read_text())["rows"]
+    (row,) = (row for row in rows if row["topic"] == "Composition and budget")
+    assert row["answer"] == "not covered"
 
 
 def test_an_approved_plan_keeps_its_signature(here: Path) -> None:

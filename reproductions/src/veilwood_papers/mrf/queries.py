@@ -85,7 +85,7 @@ SETTINGS = (
 EXPERIMENT = Experiment("mrf-queries", list_jobs, measure_job)
 
 
-def queries_exhibit(name: str, title: str, shown: Sequence[str], *claims: Claim) -> Exhibit:
+def queries_exhibit(name: str, title: str, visible: Sequence[str], *claims: Claim) -> Exhibit:
     """Return an exhibit of some of the curves, with the paper's claims about them."""
     return Exhibit(
         "mrf",
@@ -96,8 +96,8 @@ def queries_exhibit(name: str, title: str, shown: Sequence[str], *claims: Claim)
         line_chart("inference queries", "accuracy", log_x=True),
         quick="3 repeats of two draws.",
         published_once=True,
-        shows=lambda cell: cell.curve in shown,
-        published=lambda: {cell: value for cell, value in published_values().items() if cell.curve in shown},
+        shows=lambda cell: cell.curve in visible,
+        published=lambda: {cell: value for cell, value in published_values().items() if cell.curve in visible},
         why=deviation_reason,
         claims=claims,
     )

@@ -20,6 +20,7 @@ from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood_secure.mpc.shares import SharePair, pair_to_bytes, share
+from veilwood_secure.roles.alignment import Alignment
 from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.identity import PartyName, sign_text, tls_context
 from veilwood_secure.roles.joint_programs import JointForest
@@ -229,7 +230,7 @@ class Owner:
         ``may_charge``, raise PartyError if the servers ask for another charge than before.
         """
         statuses = self.status()
-        if len({status["training"] for status in statuses}) == 1 and statuses[0]["training"] is not None:
+        if self.is_trained(statuses):
             raise PartyError(f"task {self.task.name!r} is trained already. Hint: retire it first.")
         tickets = [str(status["ticket"]) for status in statuses]
         key = self._find_charge(tickets)
@@ -276,6 +277,13 @@ class Owner:
                 progress((number + 1) / len(pieces.row_counts))
             call.receive_fields("accepted")
 
+    def alignment(self, name: str) -> Alignment:
+        """Return this owner's part of an alignment of rows with the other owners of columns."""
+        if not self.task.is_vertical:
+            raise UseError(f"owners of task {self.task.name!r} hold whole rows, which need no alignment.")
+        session = f"{self.task.fingerprint()} {name}"
+        return Alignment(self.config.name, tuple(self.task.owners), session, self.config.identity.secret)
+
     @property
     def participates(self) -> bool:
         """Whether this owner must stay online during training (``participate``), or contributes once."""
@@ -302,6 +310,8 @@ class Owner:
         self._has_begun = False
         while True:
             try:
+                if self._took_part():
+                    return None
                 return self._participate_once(self._program, X, y, patience)
             except LostError:  # a party that was lost may return; opened values do not change
                 if time.monotonic() > until:
@@ -311,6 +321,17 @@ class Owner:
                 if not self._has_begun or failures > MAX_FAILED_ATTEMPTS:
                     raise
             time.sleep(_RETRY_DELAY_S)
+
+    def _took_part(self) -> bool:
+        """Return True if a training that this owner has paid for, perhaps before it was killed, has ended."""
+        is_charged = bool(self._ledgers.unsettled_keys())
+        return is_charged and self.is_trained(self.status())
+
+    @staticmethod
+    def is_trained(statuses: Sequence[Mapping[str, Any]]) -> bool:
+        """Return True if all three servers have a model of the same training."""
+        first = statuses[0]["training"]
+        return first is not None and all(status["training"] == first for status in statuses)
 
     def _participate_once(self, program: JointForest, X: Any, y: Any, patience: float) -> None:
         fields = {"plan": program.plan.fingerprint(), **self.consent(may_charge=not self._has_begun)}
@@ -335,7 +356,7 @@ class Owner:
         The charge of a finished training is committed in this owner's ledger.
         """
         statuses = self._request_status()
-        if statuses[0]["training"] is not None and all(one["training"] == statuses[0]["training"] for one in statuses):
+        if self.is_trained(statuses):
             self._commit_charges()
         return statuses
 
@@ -406,7 +427,7 @@ def _poll_certificate(
     with ServerConnections(config, task, "status") as call:
         while True:
             found = call.receive_fields("phase", "missing", "failure", "resumes", "training", "statement", "disagree")
-            if len({server["training"] for server in found}) == 1 and found[0]["training"] is not None:
+            if Owner.is_trained(found):
                 call.send_fields(more=False)
                 return program.verify_certificates([server["statement"] for server in found])
             failures = [

@@ -38,6 +38,10 @@ OwnerChannels = Mapping[str, joint.OwnerChannel]
 NO_OWNERS: Final[OwnerChannels] = {}
 
 SERVERS_SETTING: Final = "servers"
+ALIGNMENT_SETTING: Final = "alignment"
+ALIGNMENTS: Final = ("position", "intersection")
+"""How owners of columns know which rows belong together: agreed beforehand, or found by ``roles.alignment``."""
+COMMON_SETTINGS: Final = (SERVERS_SETTING, ALIGNMENT_SETTING)
 SERVER_MODES: Final = ("honest", "checked")
 """Servers that are assumed to follow the protocol, and servers of which one may deviate: the others abort."""
 
@@ -85,8 +89,15 @@ class Program(ABC):
         """Word type of answers, which have no slack bits."""
         return np.uint32 if self.is_checked else self.ring
 
-    def check_servers(self) -> None:
-        """Switch to checked servers if the task says so; raise UseError if the protocol cannot run on them."""
+    def apply_common_settings(self) -> None:
+        """Apply the settings that all protocols have; raise UseError if the protocol cannot run with them."""
+        alignment = self.task.settings.get(ALIGNMENT_SETTING, "position")
+        if alignment not in ALIGNMENTS or (alignment == "intersection" and not self.task.is_vertical):
+            raise UseError(
+                f"task {self.task.name!r}: alignment={alignment!r} is not possible. Hint: choose "
+                f"{' or '.join(ALIGNMENTS)}, the latter for owners of columns only."
+            )
+        self.participation = replace(self.participation, intersected=alignment == "intersection")
         chosen = self.task.settings.get(SERVERS_SETTING, "honest")
         if chosen not in SERVER_MODES:
             raise UseError(
@@ -195,13 +206,13 @@ def program_for_task(task: Task) -> Program:
     if task.protocol in PROTOCOLS:
         module, name = PROTOCOLS[task.protocol]
         own: Program = getattr(import_module(module), name)(task)
-        own.check_servers()
+        own.apply_common_settings()
         return own
     for entry in entry_points(group=NOT_PRIVATE_GROUP, name=task.protocol):
         foreign: Program = entry.load()(task)
         if not foreign.not_private:
             raise UseError(f"protocol {task.protocol!r} of another package must declare that it is not private.")
-        foreign.check_servers()
+        foreign.apply_common_settings()
         return foreign
     raise UseError(f"there is no protocol {task.protocol!r}. Hint: choose one of {', '.join(PROTOCOLS)}.")
 
@@ -209,14 +220,14 @@ def program_for_task(task: Task) -> Program:
 def complete_settings(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a task with defaults filled in; raise UseError if one is unknown.
 
-    ``servers`` is a setting of every protocol, and not among them.
+    ``servers`` and ``alignment`` are settings of every protocol, and not among them.
     """
-    given = {key: value for key, value in task.settings.items() if key != SERVERS_SETTING}
+    given = {key: value for key, value in task.settings.items() if key not in COMMON_SETTINGS}
     for key in given:
         if key not in defaults:
             raise UseError(
                 f"task {task.name!r} has an unknown setting {key!r}. "
-                f"Hint: choose one of {', '.join([*defaults, SERVERS_SETTING])}."
+                f"Hint: choose one of {', '.join([*defaults, *COMMON_SETTINGS])}."
             )
     return {**defaults, **given}
 

@@ -31,15 +31,8 @@ from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.protocols import noise, public_trees
 from veilwood_secure.protocols.hidden_forest import level_epsilons, sampling_delta
 from veilwood_secure.protocols.public_trees import PlainTree, SelectFeatures, SelectLabels, grow_public_forest
+from veilwood_secure.roles import program
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.program import (
-    NO_OWNERS,
-    OneHotRows,
-    OwnerChannels,
-    Shares,
-    TrainingResult,
-    complete_settings,
-)
 
 LEAF_MECHANISMS: Final = ("laplace", "exponential", "noisy-max")
 SPLIT_MECHANISMS: Final = ("noisy-max", "exponential")
@@ -62,7 +55,7 @@ class PublicForest:
         return np.asarray(class_labels(self.schema)[votes.argmax(axis=1)])
 
 
-class PublicTrees(OneHotRows):
+class PublicTrees(program.OneHotRows):
     """Base class of programs that open their trees level by level: one tree, or several on disjoint rows."""
 
     opens_values = True
@@ -70,7 +63,7 @@ class PublicTrees(OneHotRows):
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self.options = complete_settings(task, self.settings)
+        self.options = program.complete_settings(task, self.settings)
         self.depth, self.n_trees = int(self.options["max_depth"]), int(self.options["n_trees"])
         if not 1 <= self.depth <= self.domain.n_features or self.n_trees < 1:
             raise UseError(
@@ -101,13 +94,16 @@ class PublicTrees(OneHotRows):
         )  # fmt: skip
 
     def train(
-        self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
-    ) -> TrainingResult:
+        self,
+        engine: Engine,
+        rows: Mapping[str, program.Shares],
+        owner_channels: program.OwnerChannels = program.NO_OWNERS,
+    ) -> program.TrainingResult:
         """Train the trees and open their splits and labels."""
         trees = grow_public_forest(
             engine, self.join_rows(engine, rows), self.domain, self.depth, self.selection_rules()
         )
-        return TrainingResult(
+        return program.TrainingResult(
             released={"trees": np.concatenate([part for tree in trees for part in (*tree.splits, tree.leaves)])}
         )
 
@@ -227,7 +223,7 @@ class ExtraTrees(NoisyPublicTrees):
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 10, "leaves": "noisy-max", "random_state": 0}
 
     def __init__(self, task: Task) -> None:
-        given = complete_settings(task, self.settings)
+        given = program.complete_settings(task, self.settings)
         self._seed = given["random_state"]
         super().__init__(task)
 

@@ -323,12 +323,13 @@ class TrainingMixin:
         """Return this server's part of a trained model, under a name common to all three servers."""
         training = sessions.draw_name(links)
         statement = task_state.program.make_certificate(f"server {self.party}, {self._ledger.name}", entry)
-        facts = {"training": training, "entry": entry, "statement": statement.to_dict()}
+        facts: dict[str, Any] = {"training": training, "entry": entry, "statement": statement.to_dict()}
         facts |= {"task": task_state.task.fingerprint(), "approvals": dict(task_state.checkpoint.approvals)}
         opened = hash_released(outcome.released)
         signed = Receipt.sign(self.config.identity, "training", training_facts(self.party, training, opened))
-        facts["signatures"] = sessions.exchange_values(links, signed.to_dict())
-        check_training(facts["signatures"], training, opened, self.config.servers_authority.read_bytes())
+        signatures = sessions.exchange_values(links, signed.to_dict())
+        check_training(signatures, training, opened, self.config.servers_authority.read_bytes())
+        facts["signatures"] = signatures
         facts["uploads"] = {owner: task_state.accepted_uploads(owner) for owner in task_state.task.owners}
         arrays = {f"released.{name}": array for name, array in outcome.released.items()}
         for name, share in outcome.hidden.items():

@@ -20,6 +20,7 @@ from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.plan import Plan
 from veilwood_secure.mpc.shares import majority, pair_from_bytes, reconstruct
 from veilwood_secure.protocols.joint_forest import Parties, joint_plan
+from veilwood_secure.roles import receipts
 from veilwood_secure.roles.config import Config
 from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.identity import is_signed
@@ -27,14 +28,6 @@ from veilwood_secure.roles.joint_programs import JointForest
 from veilwood_secure.roles.owner import ServerConnections, wait_until_trained
 from veilwood_secure.roles.program import program_for_task
 from veilwood_secure.roles.public_programs import PublicTrees
-from veilwood_secure.roles.receipts import (
-    Receipt,
-    answer_facts,
-    check_training,
-    hash_messages,
-    statement_text,
-    to_hex,
-)
 
 
 class User:
@@ -60,7 +53,7 @@ class User:
         self._program = program_for_task(self.task)
         self._connections: ServerConnections | None = None
         self._model: Any = None
-        self.receipts: list[Receipt] = []
+        self.receipts: list[receipts.Receipt] = []
 
     def wait(self, seconds: float | None = None) -> PrivacyCertificate:
         """Wait until the model is trained; return its certificate."""
@@ -119,8 +112,8 @@ class User:
         with ServerConnections(self.config, self.task, "fetch") as call:
             fields = call.receive_fields("statement", "training", "released", "signatures")
             messages = [bytes(data) for data in call.receive_all()]
-        opened, training = hash_messages([majority(messages)]), str(fields[0]["training"])
-        self.receipts += check_training(
+        opened, training = receipts.hash_messages([majority(messages)]), str(fields[0]["training"])
+        self.receipts += receipts.check_training(
             fields[0]["signatures"], training, opened, self.config.servers_authority.read_bytes()
         )
         return np.frombuffer(majority(messages), "<i8").astype(np.int64)
@@ -144,10 +137,10 @@ class User:
         signatures = [str(fields["signature"]) for fields in call.receive_fields("signature")]
         found = []
         for party, channel in enumerate(call.channels):
-            facts = answer_facts(party, call.training, call.session, call.number, sent[party], messages[party])
-            if not is_signed(channel.certificate_der, statement_text("answer", facts), signatures[party]):
+            facts = receipts.answer_facts(party, call.training, call.session, call.number, sent[party], messages[party])
+            if not is_signed(channel.certificate_der, receipts.statement_text("answer", facts), signatures[party]):
                 raise PartyError(f"server {party} has not signed its answer.", party=f"server {party}")
-            found.append(Receipt("answer", facts, signatures[party], to_hex(channel.certificate_der)))
+            found.append(receipts.Receipt("answer", facts, signatures[party], receipts.to_hex(channel.certificate_der)))
         call.number += 1
         self.receipts += found
         pairs = [pair_from_bytes(data, (rows,), self._program.answer_ring) for data in messages]

@@ -8,22 +8,9 @@ from typing import Annotated
 
 import typer
 
+from veilwood.cli import options
 from veilwood.cli.fit import EstimatorOptions
 from veilwood.cli.ledger import open_existing_ledger
-from veilwood.cli.options import (
-    DEFAULT_SPEND_OPTIONS,
-    AsJson,
-    Delta,
-    Drop,
-    Epsilon,
-    Force,
-    Params,
-    SpendOptions,
-    check_output,
-    confirm_spend,
-    option_groups,
-    print_result,
-)
 from veilwood.cli.schema import SchemaPath, TableArgument
 from veilwood.data.columns import Column
 from veilwood.data.problems import show_private_values
@@ -45,10 +32,10 @@ def plan_series(
     estimator: Annotated[
         str, typer.Option("--estimator", metavar="NAME", help="Family: random-trees or matrix-forest.")
     ] = "random-trees",
-    epsilon: Epsilon = 1.0,
-    delta: Delta = 0.0,
-    param: Params = None,
-    drop: Drop = False,
+    epsilon: options.Epsilon = 1.0,
+    delta: options.Delta = 0.0,
+    param: options.Params = None,
+    drop: options.Drop = False,
     periods: Annotated[
         str | None, typer.Option(metavar="A,B,...", help="Periods in order of time. Default: 1 to T.")
     ] = None,
@@ -67,8 +54,8 @@ def plan_series(
     plan: Annotated[
         Path | None, typer.Option(metavar="PLAN.json", help="Output file of the plan, to be signed.")
     ] = None,
-    force: Force = False,
-    as_json: AsJson = False,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Plan a series of releases, without reading data.
 
@@ -80,15 +67,15 @@ def plan_series(
       veilwood series plan --schema visits.json --releases 12 --period month --epsilon 3 --delta 1e-6 \\
         -p n_rows=20000 -p trees=shared -o visits.series --plan plan.json
     """
-    check_output(out, force)
+    options.check_output(out, force)
     if plan is not None:
-        check_output(plan, force)
-    options = EstimatorOptions(estimator, epsilon, delta, param, drop)
+        options.check_output(plan, force)
+    estimator_options = EstimatorOptions(estimator, epsilon, delta, param, drop)
     values = tuple(str(number + 1) for number in range(releases)) if periods is None else tuple(periods.split(","))
     plain = periods is None and prefix is None
     column = period if plain else Column(period, "categorical", values=values, prefix=prefix)
     series = ReleaseSeries(
-        options.make_estimator(Schema.load(schema)), releases=releases, period=column, strategy=strategy,
+        estimator_options.make_estimator(Schema.load(schema)), releases=releases, period=column, strategy=strategy,
         objective=objective, tree_column=tree_column,
     )  # fmt: skip
     series.save(out)
@@ -96,11 +83,11 @@ def plan_series(
     if plan is not None:
         planned.save(plan)
     text = f"{planned}\n\nWrote {out}. Plan sha256 {planned.fingerprint()}"
-    print_result(as_json, planned.to_dict(), text, quiet_text=str(out))
+    options.print_result(as_json, planned.to_dict(), text, quiet_text=str(out))
 
 
 @series_commands.command("release")
-@option_groups
+@options.option_groups
 def make_release(
     series: SeriesPath,
     table: TableArgument,
@@ -112,7 +99,7 @@ def make_release(
         Path | None,
         typer.Option("--out", "-o", metavar="MODEL", help="Output file. Default: name of SERIES, with its number."),
     ] = None,
-    spend: SpendOptions = DEFAULT_SPEND_OPTIONS,
+    spend: options.SpendOptions = options.DEFAULT_SPEND_OPTIONS,
 ) -> None:
     """Release the model of the next period of a series.
 
@@ -126,19 +113,19 @@ def make_release(
     opened = open_existing_ledger(ledger)
     loaded = ReleaseSeries.load(series, ledger=opened)
     if out is not None:
-        check_output(out, spend.force)
+        options.check_output(out, spend.force)
     if not loaded.is_open:
-        confirm_spend(loaded.plan().loss, opened, spend.yes)
+        options.confirm_spend(loaded.plan().loss, opened, spend.yes)
     with show_private_values(spend.show_values):
         model = loaded.release(table, number=number)
     made = max(loaded.numbers) if number is None else number
     path = series.with_name(f"{series.stem}-{made}.veilwood") if out is None else out
     if out is None:
-        check_output(path, spend.force)
+        options.check_output(path, spend.force)
     model_file.save(model, path)
     text = f"Release {made} of {loaded.n_releases}: wrote {path}. {model.privacy_}"
     data = {"model": str(path), "release": made, "privacy": model.privacy_.to_dict()}
-    print_result(spend.as_json, data, text, quiet_text=str(path))
+    options.print_result(spend.as_json, data, text, quiet_text=str(path))
 
 
 @series_commands.command("show")
@@ -147,7 +134,7 @@ def show_series(
     withdrawn: Annotated[
         bool, typer.Option("--withdrawn", help="State what the guarantee covers once rows are removed.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Print the plan of a series and which releases were made, or a statement for people who withdraw consent.
 
@@ -159,8 +146,8 @@ def show_series(
     made = ", ".join(map(str, loaded.numbers)) or "none"
     data = {"releases": loaded.n_releases, "made": loaded.numbers, "charged": loaded.is_open}
     if withdrawn:
-        print_result(as_json, {**data, "withdrawn": loaded.withdrawn()}, loaded.withdrawn())
+        options.print_result(as_json, {**data, "withdrawn": loaded.withdrawn()}, loaded.withdrawn())
         return
     charged = "charged" if loaded.is_open else "not charged yet"
     text = f"{loaded.plan()}\n\nReleases made: {made}, of {loaded.n_releases}. The loss is {charged}."
-    print_result(as_json, {**data, "plan": loaded.plan().to_dict()}, text)
+    options.print_result(as_json, {**data, "plan": loaded.plan().to_dict()}, text)

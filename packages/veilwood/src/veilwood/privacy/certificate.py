@@ -74,6 +74,10 @@ class Assumption(Enum):
     ONE_HOT = "every row was checked, in shares, to hold one value for each feature and at most one class"
     ROWS_SEEN = "servers see how many rows each owner sent, padding included"
     TRAFFIC = "whoever watches the servers' network or times the training can guess how many rows were sent"
+    OWNERS_INTERSECT = (
+        "owners of columns found their common rows by private set intersection: each owner knows which of its rows the "
+        "others have"
+    )
     ROWS_ALIGNED = "owners of columns know how many rows there are: they send the same ones"
 
 
@@ -117,11 +121,14 @@ class ServerParticipation:
         What owners shared with the servers: counts of their rows, whole rows, or columns of the same rows.
     checked : bool
         Whether the servers check one another, so that one of them may deviate from the protocol.
+    intersected : bool
+        Whether owners of columns found their common rows among themselves.
     """
 
     noise: ServerNoise
     shared_input: Holding
     checked: bool = False
+    intersected: bool = False
 
 
 def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipation | None) -> list[Assumption]:
@@ -151,6 +158,7 @@ def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipat
         Assumption.ONE_HOT: shared,
         Assumption.ROWS_SEEN: shared,
         Assumption.TRAFFIC: shared,
+        Assumption.OWNERS_INTERSECT: servers is not None and servers.intersected,
         Assumption.ROWS_ALIGNED: servers is not None and servers.shared_input == "columns",
     }
     return [assumption for assumption, holds in applies.items() if holds]

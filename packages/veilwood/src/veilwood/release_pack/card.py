@@ -16,7 +16,15 @@ from datetime import date
 from os import PathLike
 from typing import Any, Final
 
-from veilwood.errors import FileError, ParameterError, UnreadableError, VeilwoodError, short_repr, shorten_text
+from veilwood.errors import (
+    FileError,
+    LedgerError,
+    ParameterError,
+    UnreadableError,
+    VeilwoodError,
+    short_repr,
+    shorten_text,
+)
 from veilwood.estimators.base import BaseForest
 from veilwood.evaluation.evaluate import Evaluation
 from veilwood.privacy.certificate import PrivacyCertificate
@@ -208,7 +216,10 @@ class ReleaseFacts:
     @property
     def entry(self) -> Mapping[str, Any]:
         """The entry of the ledger that records the charge."""
-        entry: Mapping[str, Any] = next(e for e in self.ledger["entries"] if e["id"] == self.certificate.ledger_entry)
+        number = self.certificate.ledger_entry
+        entry: Mapping[str, Any] | None = next((e for e in self.ledger["entries"] if e["id"] == number), None)
+        if entry is None:
+            raise LedgerError(f"the extract of the ledger has no entry {number}.")
         return entry
 
     @property

@@ -158,6 +158,10 @@ def _guarantee_rows(facts: ReleaseFacts) -> Iterator[Row]:
 def _budget_row(facts: ReleaseFacts) -> Row:
     topic, ledger, entry = "Composition and budget", facts.ledger, facts.entry
     text = f"Entry {entry['id']} of the ledger charges {entry['loss']}. Spent in total: {ledger['spent']}"
+    void = [each["id"] for each in ledger["entries"] if each["not_private"] and each["state"] != "cancelled"]
+    if void:
+        text += f". Entry {void[0]} is NOT PRIVATE: no number bounds what all releases together say about these people."
+        return Row(_GUARANTEE, topic, NOT_COVERED, text)
     if ledger["budget"] is None:
         return Row(_GUARANTEE, topic, ASSUMED, f"{text}. No budget is set: nothing limits what is charged next.")
     text += (

@@ -85,6 +85,8 @@ _OPTIONAL: Final = ("measurements.parquet", "quality.json", "plan-executed.json"
 _FROM_THE_ENVIRONMENT: Final = ("report.html", "sbom.cdx.json")  # signed, but not computed again by who verifies
 _MAX_FILE_BYTES: Final = 1 << 31
 _MAX_ARCHIVE_BYTES: Final = 1 << 32
+_ODD_CONTENT: Final = (VeilwoodError, KeyError, IndexError, TypeError, ValueError, AttributeError, OSError)
+"""What reading a file raises that was signed, and holds something else than it should."""
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -555,7 +557,7 @@ def _check_claims(
     yield _attempt("Does the model follow from its released measurements?", lambda: _check_measurements(folder, model))
     try:
         facts = _read_facts(folder, model, manifest)
-    except (VeilwoodError, KeyError, TypeError, StopIteration) as error:
+    except _ODD_CONTENT as error:
         yield Check("Can the documents be computed again?", False, shorten_text(str(error), 300))
         return
     yield _attempt("Does the ledger have the charge, within its budget?", lambda: _check_ledger(facts))
@@ -566,7 +568,7 @@ def _check_claims(
 def _attempt(question: str, check: Callable[[], str]) -> Check:
     try:
         return Check(question, True, check())
-    except (VeilwoodError, KeyError, TypeError, ValueError) as error:
+    except _ODD_CONTENT as error:
         return Check(question, False, shorten_text(str(error), 300))
 
 
@@ -592,8 +594,10 @@ def _read_facts(folder: Path, model: Any, manifest: dict[str, Any]) -> ReleaseFa
 
 def _check_ledger(facts: ReleaseFacts) -> str:
     ledger, entry, certificate = facts.ledger, facts.entry, facts.certificate
-    losses = [Loss.from_dict(each["loss_exact"]) for each in ledger["entries"] if each["state"] != "cancelled"]
-    total = Loss.total(losses)
+    counted = [each for each in ledger["entries"] if each["state"] != "cancelled"]
+    total = Loss.total(Loss.from_dict(each["loss_exact"]) for each in counted)
+    if any(each["not_private"] for each in counted):
+        total = Loss.unbounded()
     if entry["plan"] != certificate.plan_hash or entry["state"] not in ("committed", "resolved"):
         raise LedgerError(f"entry {certificate.ledger_entry} is not the charge of this model.")
     if not facts.model.plan_.loss.is_within(Loss.from_dict(entry["loss_exact"])):
@@ -604,7 +608,7 @@ def _check_ledger(facts: ReleaseFacts) -> str:
     if budget is not None and not total.is_within(Loss.from_dict(budget)):
         raise LedgerError("its entries add up to more than its budget.")
     limit = "no budget is set" if budget is None else f"of {ledger['budget']}"
-    return f"entry {entry['id']} charges {entry['loss']}; {len(losses)} charges add up to {ledger['spent']}, {limit}"
+    return f"entry {entry['id']} charges {entry['loss']}; {len(counted)} charges add up to {ledger['spent']}, {limit}"
 
 
 def _check_documents(folder: Path, facts: ReleaseFacts, manifest: dict[str, Any]) -> str:

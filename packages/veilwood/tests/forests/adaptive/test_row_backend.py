@@ -184,39 +184,39 @@ def of_kept(sums: Sums, rows: ScoredRows, kept: Any) -> Any:
     return sums(only(rows, kept))
 
 
-def sums_of(n_classes: int, purse: AdaptiveBudget) -> list[tuple[Step, Sums]]:
+def sums_of(n_classes: int, budget: AdaptiveBudget) -> list[tuple[Step, Sums]]:
     """Every kind of sum that is let out, with the step that it is planned as."""
     table, limit = small_table(), 2500
     l1, squared = gradient_norms(n_classes, limit)
     outputs = n_classes if n_classes > 2 else 1
     found: list[tuple[Step, asked.RowQuery]] = [
-        (purse.plan_counts("histogram", (COLUMNS[0].n_bins,), 0.05),
+        (budget.plan_counts("histogram", (COLUMNS[0].n_bins,), 0.05),
          asked.RowsByCell(ContingencyTable((COLUMNS[0].ungrouped_axis(),)))),
-        (purse.plan_counts("rows", (table.n_cells,), 0.05), asked.RowsByCell(table)),
-        (purse.plan_counts("gradients", (table.n_cells, outputs), 0.05, l1=l1, squared_l2=squared, signed=True),
+        (budget.plan_counts("rows", (table.n_cells,), 0.05), asked.RowsByCell(table)),
+        (budget.plan_counts("gradients", (table.n_cells, outputs), 0.05, l1=l1, squared_l2=squared, signed=True),
          asked.GradientSums([table], n_classes, limit)),
     ]  # fmt: skip
     if n_classes:
         tables = [table, ContingencyTable((COLUMNS[2].default_groups(4),))]
         shape = (sum(one.n_cells for one in tables), n_classes)
         found += [
-            (purse.plan_counts("classes", (n_classes,), 0.05), asked.ClassesByCell([asked.ALL_ROWS], n_classes)),
-            (purse.plan_counts("gain", (1,), 0.05, l1=SCORE_UNITS, squared_l2=SCORE_UNITS**2, signed=True),
+            (budget.plan_counts("classes", (n_classes,), 0.05), asked.ClassesByCell([asked.ALL_ROWS], n_classes)),
+            (budget.plan_counts("gain", (1,), 0.05, l1=SCORE_UNITS, squared_l2=SCORE_UNITS**2, signed=True),
              asked.EvidenceGain(np.zeros(outputs, np.int32), n_classes, limit, SCORE_UNITS)),
-            (purse.plan_counts("tables", shape, 0.05, l1=2, squared_l2=2),
+            (budget.plan_counts("tables", shape, 0.05, l1=2, squared_l2=2),
              asked.ClassesByCell(tables, n_classes)),
         ]  # fmt: skip
     else:
         marks = np.array([10, 1000, 10**6])
         found += [
-            (purse.plan_counts("sums", (2,), 0.05, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2), asked.TargetSums()),
-            (purse.plan_counts("residuals", (3,), 0.05), asked.ResidualHistogram(marks)),
+            (budget.plan_counts("sums", (2,), 0.05, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2), asked.TargetSums()),
+            (budget.plan_counts("residuals", (3,), 0.05), asked.ResidualHistogram(marks)),
         ]
     answered: list[tuple[Step, Sums]] = [(step, partial(answer_query, query)) for step, query in found]
     if not n_classes:
         facts = RowFacts(len(COLUMNS), 0, limit)
         (_, counted), (_, summed) = answered[1:3]
-        step = plan_sums(purse, AdaptiveStep.ROUND_PAIRS, (table.n_cells, 2), 0.05, facts, 1)
+        step = plan_sums(budget, AdaptiveStep.ROUND_PAIRS, (table.n_cells, 2), 0.05, facts, 1)
         answered.append((step, lambda rows: rotate_sums(counted(rows), summed(rows))))
     return answered
 
