@@ -9,7 +9,7 @@ python benchmarks/series.py write
 DATA is a folder of NAME.csv.gz and NAME.json (``veilwood papers fetch``). ``variance`` makes series of 4, 12 and 52
 releases of a table without rows, whose estimates are noise alone. ``accuracy`` releases twelve models of two tables
 whose rows are in order of time, under one budget: as a series, by splitting the budget, and once, never refreshed.
-``embed`` writes the part of the flights that the tutorial reads. Each call keeps its rows in results/series.json;
+``embed`` writes the hours of traffic that the tutorial reads. Each call keeps its rows in results/series.json;
 ``write`` makes results/series.md.
 """
 
@@ -29,14 +29,13 @@ import veilwood as vw
 from veilwood.privacy.time_factors import STRATEGIES, compare_factors
 
 RESULTS = Path(__file__).parent / "results"
-EMBEDDED = Path(__file__).parents[1] / "docs" / "tutorials" / "flights-2013.csv.gz"
-EMBEDDED_ROWS = 30_000
+EMBEDDED = Path(__file__).parents[1] / "docs" / "tutorials" / "traffic.csv.gz"
 RELEASES = 12
 EPSILON, DELTA = 1.0, 1e-6
 TEST = 0.25
 LATE_MINUTES, BUSY_CARS = 15, 3500
 METHODS = {"series": "auto", "splitting": "splitting"}
-CELLS = 4000  # leaves of the table without rows
+CELLS, TREES, RUNS = 1000, 20, 8  # leaves and trees of the table without rows, and series of it
 
 
 def bands_of(values: Any, edges: list[float]) -> list[str]:
@@ -142,9 +141,9 @@ def measured_variances(releases: int, strategy: str, delta: float, seed: int) ->
     })  # fmt: skip
     empty = pd.DataFrame({"v": [-1], "c": ["0"], "month": [1]})  # a row that is dropped
     squares: list[list[float]] = [[] for _ in range(releases)]
-    for run in range(5):
+    for run in range(RUNS):
         forest = vw.MatrixForestClassifier(
-            schema, epsilon=EPSILON, delta=delta, n_estimators=1, max_depth=1, mechanism="laplace", invalid="drop",
+            schema, epsilon=EPSILON, delta=delta, n_estimators=TREES, max_depth=1, mechanism="laplace", invalid="drop",
             random_state=seed + run,
         )  # fmt: skip
         series = vw.ReleaseSeries(
@@ -175,10 +174,12 @@ def keep(rows: list[dict[str, Any]], kind: str, **same: Any) -> None:
 
 
 def embed(folder: Path) -> None:
-    """Write the part of the flights that comes with the tutorial (CC0)."""
-    _, table = flights(folder)
-    part = table.sample(EMBEDDED_ROWS, random_state=0).sort_values("period", kind="stable")
-    part.to_csv(EMBEDDED, index=False, compression={"method": "gzip", "mtime": 0})
+    """Write the table of the tutorial: hours of traffic in order of time, temperatures in whole degrees Celsius."""
+    _, table = traffic(folder)
+    table["temp"] = (table["temp"] - 273.15).clip(-45, 45).round().astype(int)
+    table.rename(columns={"clouds_all": "clouds"}).to_csv(
+        EMBEDDED, index=False, compression={"method": "gzip", "mtime": 0}
+    )
 
 
 def curves(rows: list[dict[str, Any]], table: str, value: str = "accuracy") -> dict[str, pd.DataFrame]:
@@ -196,8 +197,8 @@ def write() -> None:
     lines = ["# Series of releases", "", "Written by `benchmarks/series.py`.", ""]
     lines += ["## Variance of every release", ""]
     lines += [
-        "Class counts of leaves of a table without rows: the estimates are noise alone. 5 series with 8,000 counts "
-        "each. Variance of the first, the middle and the last release, and the largest deviation of any.",
+        "Class counts of leaves of a table without rows: the estimates are noise alone. 8 series with 40,000 "
+        "counts each. Variance of the first, the middle and the last release, and the largest deviation of any.",
         "",
         "| releases | noise | strategy | expected, first | middle | last | measured, first | middle | last | "
         "largest deviation |",

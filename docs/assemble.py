@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FENCE = re.compile(r"^(```+|~~~+|:::+).*?^\1\s*$", flags=re.M | re.S)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^()\s]+)\)")
 INCLUDE = re.compile(r"^```\{include\} (\S+)\n(.*?)^```", flags=re.M | re.S)
-COPIED = ("*.png", "*.svg", "*.py", "_static/*", "_templates/*")
+COPIED = ("*.png", "*.svg", "*.py", "_static/*", "_templates/*", "tutorials/*.csv.gz")
 OUTSIDE_MENU: Final = "---\norphan: true\nno-search: true\n---\n\n"
 
 # The menu: pages by what a reader wants, each with its title there and its budget of words. A test holds the budgets.
@@ -36,7 +36,6 @@ MENU: Final[dict[str, dict[str, tuple[str, int]]]] = {
         "start": ("First private model", 750),
         "tutorials/hospital": ("A hospital's messy export", 1200),
         "tutorials/monthly-release": ("A monthly release", 900),
-        "tutorials/statistics-office": ("A year under one budget", 600),
         "tutorials/banks": ("Three banks, one model", 800),
     },
     "Do": {
@@ -67,7 +66,6 @@ MENU: Final[dict[str, dict[str, tuple[str, int]]]] = {
         "files": ("Files and words", 2100),
     },
 }
-REPLACED: Final = {"tutorials/statistics-office": "tutorials/monthly-release"}  # in the menu until the other exists
 
 # Public names by what a reader looks for; a test compares them with ``veilwood.__all__``.
 NAMES: Final[dict[str, tuple[str, ...]]] = {
@@ -98,9 +96,7 @@ class BrokenLinkError(Exception):
 
 def menu_pages() -> list[str]:
     """Return the pages of the menu, in order."""
-    optional = {page for pair in REPLACED.items() for page in pair if not source_of(page).exists()}
-    replaced = {page for page, other in REPLACED.items() if other not in optional}
-    return [page for pages in MENU.values() for page in pages if page not in optional | replaced]
+    return [page for pages in MENU.values() for page in pages]
 
 
 def source_of(page: str) -> Path:
@@ -178,7 +174,7 @@ def menu() -> str:
     """Return the menu as hidden tables of contents, one per group, for the end of the first page."""
     parts = []
     for title, entries in MENU.items():
-        listed = "\n".join(f"{name} <{page}>" for page, (name, _) in entries.items() if page in menu_pages())
+        listed = "\n".join(f"{name} <{page}>" for page, (name, _) in entries.items())
         parts.append(f"```{{toctree}}\n:hidden:\n:caption: {title}\n\n{listed}\n```\n")
     return "\n" + "\n".join(parts)
 

@@ -112,6 +112,7 @@ def test_every_release_is_an_ordinary_estimator_of_all_rows_so_far(name: str, de
         new = table[["age", "unit"]]
         np.testing.assert_array_equal(again.predict(new), model.predict(new))
         assert again.privacy_ == model.privacy_
+        np.testing.assert_array_equal(vw.rebuild(again).leaf_counts_, model.leaf_counts_)
         assert model.privacy_.is_private
         assert model.privacy_.epsilon == 40
         assert series._terms.id in model.privacy_.released
@@ -178,6 +179,8 @@ def test_what_cannot_be_a_series_is_refused() -> None:
         (ParameterError, lambda: ReleaseSeries(FORESTS["shared"](epsilon=float("inf")), releases=T, period="month")),
         (UseError, lambda: ReleaseSeries(vw.GreedyForestClassifier(SCHEMA, n_rows=9), releases=T, period="month")),
         (UseError, lambda: ReleaseSeries(vw.MedianForestClassifier(SCHEMA, n_rows=9), releases=T, period="month")),
+        (UseError, lambda: ReleaseSeries(vw.PrivateForestClassifier(SCHEMA), releases=T, period="month")),
+        (UseError, lambda: ReleaseSeries(vw.MatrixForestPredictor(SCHEMA), releases=T, period="month")),  # type: ignore[arg-type]
         (UseError, lambda: ReleaseSeries("forest", releases=T, period="month")),  # type: ignore[arg-type]
         (ParameterError, lambda: ReleaseSeries(plain, releases=T, period="month").release(rows())),
         (UseError, lambda: make().model(1)),

@@ -81,7 +81,7 @@ def joint_attack(delta: float, strategy: str) -> float:
             assert isinstance(step.mechanism, SeriesNoise)
             factor = step.mechanism.factor
             added = np.array([factor.period_weights(number)[0] for number in range(1, T + 1)])[:, None]
-            claimed = step.mechanism.noise
+            claimed = step.mechanism.base
             if isinstance(claimed, DiscreteGaussian):
                 scores = (added * measured).sum(axis=0) / float((added**2).sum())
                 seen[name].append(scores > 2.2)  # where delta = 0.01 is used up
@@ -96,7 +96,7 @@ def joint_attack(delta: float, strategy: str) -> float:
 
 def half_noise(patch: pytest.MonkeyPatch) -> None:
     def perturb(noise: SeriesNoise, weighted: Any) -> Any:
-        base = noise.noise
+        base = noise.base
         if isinstance(base, DiscreteGaussian):
             return DiscreteGaussian(base.sigma_squared / 4).perturb(weighted)
         return DiscreteLaplace(base.scale / 2).perturb(weighted)

@@ -562,7 +562,7 @@ def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
     """Return the loss (epsilon or rho) of a pair of exact inputs, and their distance in the norm of the step."""
     mechanism: Any = step.mechanism
     if isinstance(mechanism, SeriesNoise):  # one release of a series, whose weighted counts are the exact inputs
-        cost, moved = event_cost(replace(step, mechanism=mechanism.noise), one, other)
+        cost, moved = event_cost(replace(step, mechanism=mechanism.base), one, other)
         return cost, math.ceil(Fraction(moved, mechanism.factor.norm(squared=mechanism.is_gaussian)))
     if isinstance(mechanism, SparseLaplace):
         moved = sum(abs(one.get(cell, 0) - other.get(cell, 0)) for cell in {*one, *other})

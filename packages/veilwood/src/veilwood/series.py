@@ -252,7 +252,7 @@ class ReleaseSeries:
         bands: int | None = None,
         tree_column: str | None = None,
     ) -> None:
-        if not isinstance(estimator, BaseForest) or hasattr(estimator, "plan_"):
+        if not hasattr(type(estimator), "_method_class") or hasattr(estimator, "plan_"):
             raise UseError("a series needs an unfitted estimator. Hint: vw.RandomTreesClassifier(schema, epsilon=3).")
         if strategy not in ("auto", *time_factors.STRATEGIES):
             raise ParameterError(
@@ -581,7 +581,7 @@ class ReleaseSeries:
             series._schema, series._method = schema, series._estimator._make_method()
             series._path, series._opened, series._records = Path(path), state["opened"], {}
             series._terms = time_factors.SeriesTerms.from_choices(plan.choices["series"])
-            decisions = {name: value for name, value in plan.choices.items() if name != "series"}
+            decisions = time_factors.own_decisions(plan)
             series._design = series._make_design(series._terms, plan.public_seed, decisions)
             series._check_columns()
             if differs := plan.differences(series.plan()):

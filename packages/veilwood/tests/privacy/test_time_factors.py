@@ -177,7 +177,7 @@ def test_a_mechanism_is_read_back_from_its_texts() -> None:
 @pytest.mark.parametrize(
     "change",
     [{"weights": "0; 1 2"}, {"weights": "1; 2"}, {"weights": "1; -1 2"}, {"lost": "2 1"}, {"lost": "9"},
-     {"release": "7"}, {"noise": "SparseLaplace"}, {"noise": "nothing"}, {"weights": "1 " * 300}],
+     {"release": "7"}, {"base": "SparseLaplace"}, {"base": "nothing"}, {"weights": "1 " * 300}],
 )  # fmt: skip
 def test_forged_mechanisms_are_refused(change: dict[str, str]) -> None:
     texts = SeriesNoise(DiscreteGaussian(2), TimeFactor(((3,), (2, 3))), 1).to_dict()

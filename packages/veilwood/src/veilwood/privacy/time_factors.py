@@ -18,6 +18,7 @@ from math import ceil, isqrt
 from typing import Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
+from scipy.linalg import solve_triangular
 from scipy.optimize import minimize
 
 from veilwood.arrays import Floats, Ints
@@ -133,9 +134,7 @@ class TimeFactor:
         measured = self.measured(release)
         if not measured or measured[-1] != release:
             raise MechanismError(f"release {release} of this series has no measurement.")
-        rows = [self.period_weights(number) for number in measured]
-        own = np.array([[row[number - 1] for number in measured] for row in rows], np.float64)
-        return np.asarray(np.linalg.solve(own.T, np.ones(len(measured))))
+        return _estimation_matrix(self)[len(measured) - 1, : len(measured)]
 
     def variance_factor(self, release: int) -> float:
         """Return the variance of the estimate of one count, relative to that of the noise on one measurement."""
@@ -170,6 +169,15 @@ class TimeFactor:
             tuple(tuple(int(number[:12]) for number in row.split(" ", MAX_RELEASES)) for row in rows),
             tuple(int(number[:12]) for number in data["lost"].split()[:MAX_RELEASES]),
         )
+
+
+@lru_cache(maxsize=256)
+def _estimation_matrix(factor: TimeFactor) -> Floats:
+    """Return B, with one row and one column per measurement. Periods that are counted together are one column of C."""
+    measured = factor.measured(factor.releases)
+    weights = np.array([factor.period_weights(number) for number in measured], np.float64)
+    own = weights[:, [number - 1 for number in measured]]
+    return np.asarray(solve_triangular(own, np.tril(np.ones(own.shape)).T, trans="T", lower=True).T)
 
 
 # -- factors -----------------------------------------------------------------------------------------------------------
@@ -301,7 +309,7 @@ class SeriesNoise(Mechanism, kind="SeriesNoise"):
 
     Parameters
     ----------
-    noise : DiscreteGaussian or DiscreteLaplace
+    base : DiscreteGaussian or DiscreteLaplace
         Noise on each weighted count, fresh in every release.
     factor : TimeFactor
         Weights of periods in the measurements.
@@ -313,7 +321,7 @@ class SeriesNoise(Mechanism, kind="SeriesNoise"):
     Guarantee
 
     Neighbours: tables of counts that differ, for each period, by at most the sensitivity, and together by one unit.
-    Bound: all releases of the series cost together what ``noise`` costs at the sensitivity times ``factor.norm``, even
+    Bound: all releases of the series cost together what ``base`` costs at the sensitivity times ``factor.norm``, even
     if later rows depend on earlier releases.
     Proof: proofs/release-series.md
     Test: packages/veilwood/tests/test_series_attacks.py::test_all_releases_together_keep_epsilon
@@ -327,32 +335,32 @@ class SeriesNoise(Mechanism, kind="SeriesNoise"):
     69.61
     """
 
-    noise: DiscreteGaussian | DiscreteLaplace
+    base: DiscreteGaussian | DiscreteLaplace
     factor: TimeFactor
     release: int = 0
     verb = "noisy"
 
     def __post_init__(self) -> None:
         if not is_int_in(self.release, 0, self.factor.releases) or not isinstance(
-            self.noise, DiscreteGaussian | DiscreteLaplace
+            self.base, DiscreteGaussian | DiscreteLaplace
         ):
             raise MechanismError("a series has releases numbered from 1, with Gaussian or Laplace noise.")
 
     @property
     def is_gaussian(self) -> bool:
         """Whether the noise is Gaussian, so that norms are squared L2 norms."""
-        return isinstance(self.noise, DiscreteGaussian)
+        return isinstance(self.base, DiscreteGaussian)
 
     def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss | None:
         """Return the loss of all releases together, at the sensitivity of the counts of one period."""
-        return self.noise.cost(sensitivity * self.factor.norm(squared=self.is_gaussian))
+        return self.base.cost(sensitivity * self.factor.norm(squared=self.is_gaussian))
 
     @cached_property
     def variance(self) -> float:
         """Variance of the estimate of one count, rounding included; of the worst release for the whole series."""
         numbers = [self.release] if self.release else self.factor.measured(self.factor.releases)
         return max(
-            self.factor.variance_factor(number) * self.noise.variance + self.factor.rounding_variance(number)
+            self.factor.variance_factor(number) * self.base.variance + self.factor.rounding_variance(number)
             for number in numbers
         )
 
@@ -362,20 +370,20 @@ class SeriesNoise(Mechanism, kind="SeriesNoise"):
         which = (
             f"release {self.release} of {self.factor.releases}" if self.release else f"{self.factor.releases} releases"
         )
-        return f"{self.noise.text}, on weighted counts of {which} (full weight {self.factor.weights[-1][-1]})"
+        return f"{self.base.text}, on weighted counts of {which} (full weight {self.factor.weights[-1][-1]})"
 
     def perturb(self, weighted: Ints) -> Ints:
         """Return the weighted counts of this release with noise."""
         if not self.release:
             raise MechanismError("the plan of a whole series releases nothing. Hint: use the plan of one release.")
-        return self.noise.perturb(weighted)
+        return self.base.perturb(weighted)
 
     def to_dict(self) -> dict[str, str]:
         """Return the kind and the exact parameters, as text."""
-        inner = self.noise.to_dict()
+        inner = self.base.to_dict()
         return {
             "kind": self.kind,
-            "noise": inner.pop("kind"),
+            "base": inner.pop("kind"),
             **inner,
             **self.factor.to_dict(),
             "release": str(self.release),
@@ -384,9 +392,9 @@ class SeriesNoise(Mechanism, kind="SeriesNoise"):
     @classmethod
     def _from_texts(cls, texts: dict[str, str]) -> Self:
         factor = TimeFactor.from_dict({name: texts.pop(name) for name in ("weights", "lost")})
-        release, kind = int(texts.pop("release")[:12]), texts.pop("noise")
-        noise = Mechanism.from_dict({"kind": kind, **texts})
-        return cls(noise, factor, release)  # type: ignore[arg-type]
+        release, kind = int(texts.pop("release")[:12]), texts.pop("base")
+        base = Mechanism.from_dict({"kind": kind, **texts})
+        return cls(base, factor, release)  # type: ignore[arg-type]
 
 
 # -- plans of a series -------------------------------------------------------------------------------------------------
@@ -520,6 +528,11 @@ class SeriesTerms:
         }
 
 
+def own_decisions(plan: Plan) -> dict[str, Any]:
+    """Return the decisions of the method in a plan of a series."""
+    return {name: value for name, value in plan.choices.items() if name != "series"}
+
+
 def replan_series(plan: Plan, requested: Loss, make_plan: Any, of_all: bool = False) -> Plan:
     """Recompute the plan of a release of a series, or of all of it.
 
@@ -527,8 +540,7 @@ def replan_series(plan: Plan, requested: Loss, make_plan: Any, of_all: bool = Fa
     """
     terms = SeriesTerms.from_choices(plan.choices["series"])
     terms = terms.of_all() if of_all else terms
-    decisions = {name: value for name, value in plan.choices.items() if name != "series"}
-    return terms.plan_of_series(make_plan(terms.design_loss(requested), decisions), requested)
+    return terms.plan_of_series(make_plan(terms.design_loss(requested), own_decisions(plan)), requested)
 
 
 def estimate_counts(factor: TimeFactor, release: int, measurements: Sequence[Ints]) -> Ints:
