@@ -3,8 +3,9 @@
 
 The script starts ``veilwood serve`` with its own command, trains a PrivateForest on Car over the public routes, and
 has wrk send ten rows per request: once at full speed, and once at a fixed rate, with a pause after each connection's
-requests. Next to times it reports CPU seconds per request, which other load on the machine affects less. At the end it
-observes memory for ten minutes. wrk and the service share the cores.
+requests; then one row per request, while a stranger without an account sends bodies of 8 MiB, one after the other. Next
+to times it reports CPU seconds per request, which other load on the machine affects less. At the end it observes memory
+for ten minutes. wrk and the service share the cores.
 
     python benchmarks/service.py > benchmarks/results/service.md
 """
@@ -21,7 +22,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +66,27 @@ def prepare(address: str, invitation: str) -> tuple[str, str]:
             time.sleep(0.2)
         assert state == "done", call("GET", f"/v1/jobs/{job}")["detail"]
         return job, token
+
+
+@contextmanager
+def stranger(address: str) -> Iterator[list[int]]:
+    """Send bodies of 8 MiB without a token to two routes, in turn; yield the statuses of the answers."""
+    answers, is_over = list[int](), threading.Event()
+    paths = ("/v1/models/x/answers", "/v1/session")
+    body = b'{"a":{}},' * ((8 << 20) // 9)
+
+    def send() -> None:
+        while not is_over.is_set():
+            with suppress(httpx.HTTPError), httpx.Client(base_url=address, timeout=20) as client:
+                answers.append(client.post(paths[len(answers) % 2], content=body).status_code)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield answers
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def memory(process: int) -> float:
@@ -126,6 +151,12 @@ def main() -> None:
             httpx.post(url, content=json.loads(body), headers=asked, timeout=120).raise_for_status()  # compiled
             measure(process.pid, url, fast, 4, 3)  # and warm
             found = [("as fast as it can", measure(process.pid, url, fast, c, options.seconds)) for c in CONNECTIONS]
+            one_row = json.dumps(json.dumps({"rows": CAR.X[:1].to_dict("records")}))
+            single = write_script(Path(place) / "single.lua", one_row, token)
+            found.append(("one row", measure(process.pid, url, single, 16, options.seconds)))
+            with stranger(address) as refused:
+                found.append(("one row, beside a stranger", measure(process.pid, url, single, 16, options.seconds)))
+            assert set(refused) <= {401, 413}
             pause = 1000 * 32 / RATE - 3  # of 32 connections, each of which waits for its answer, too
             paced = write_script(Path(place) / "paced.lua", body, token, pause)
             found.append((f"about {RATE} a second", measure(process.pid, url, paced, 32, 2 * options.seconds)))
@@ -142,6 +173,7 @@ def main() -> None:
     print("# Predictions over HTTP\n")
     print(f"Requests of {ROWS} rows to one process, PrivateForest on `car`, {os.cpu_count()} cores shared with wrk, ")
     print(f"load of the machine {load:.1f} after times were measured, Python {platform.python_version()}.\n")
+    print(f"The stranger was refused {len(refused)} times.\n")
     print("| asked | connections | requests a second | p50 | p99 | CPU ms a request |\n|---|---:|---:|---:|---:|---:|")
     for how, one in found:
         print(f"| {how} | {one['connections']} | {one['rate']:.0f} | {one['p50']} | {one['p99']} ", end="")

@@ -16,7 +16,7 @@ from veilwood import progress
 from veilwood.charts import html_card
 
 LIMITS = {
-    "fit of one row, random trees": (39, 313),
+    "fit of one row, random trees": (39, 342),
     "fit of one row, PrivateForest by rounds": (48, 1166),
     "fit with a ledger, PrivateForest": (50, 2560),
     "fit with a ledger, random trees of automatic size": (42, 1500),

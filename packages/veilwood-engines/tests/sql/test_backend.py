@@ -92,6 +92,29 @@ def test_gains_are_those_of_rows_in_memory(tmp_path: Path, task: str, engine: st
             assert there.run(question).tolist() == answer_query(question, here).tolist()
 
 
+@pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
+@pytest.mark.parametrize("task", ["two", "three"])
+def test_sums_of_sets_of_many_columns_are_those_of_rows_in_memory(tmp_path: Path, task: str, engine: str) -> None:
+    """Rounds of PrivateForest add scores to sets of up to six columns, and ask for their sums."""
+    frame = database_rows(task, 150)
+    where, schema = write_databases(frame, tmp_path), schema_of(task)
+    design: Any = vw.PrivateForestClassifier(schema, random_state=0)._design_for(schema)
+    k = len(schema.classes)
+    target = np.array([schema.classes.index(str(label)) for label in frame[schema.target.name]], np.int32)
+    codes = design.encoding.encode(frame.drop(columns=schema.target.name))
+    here = ScoredRows.from_batches(design.columns, [Batch(codes, target, 0, 0)], n_outputs(k))
+    there = SqlBackend(design.columns, open_sql(where[engine], design.encoding, cap=None, invalid="refuse"), k)
+    axes, rng = [column.equal_mass_groups(column.prior, 2) for column in design.columns], np.random.default_rng(0)
+    sets = [ContingencyTable(tuple(axes[:4])), ContingencyTable(tuple(axes)), ContingencyTable(tuple(axes[1:]))]
+    assert max(len(table.axes) for table in sets) > 3
+    for table in sets:
+        values = rng.integers(-900, 900, (table.n_cells, n_outputs(k))).astype(np.int32)
+        here.add_scores(table, values)
+        there.add_scores(table, values)
+    for question in (GradientSums(sets, k, 4096), ClassesByCell(sets, k), RowsByCell(sets[1])):
+        assert (there.run(question) == answer_query(question, here)).all()
+
+
 def test_sqlite_is_asked_about_more_classes_than_it_joins_tables(tmp_path: Path) -> None:
     """At 64 classes it gave up, in the middle of a fit whose loss was spent."""
     k, rng = 70, np.random.default_rng(0)

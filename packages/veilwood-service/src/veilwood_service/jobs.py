@@ -20,6 +20,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -153,12 +154,9 @@ class Jobs:
             raise errors.NotFoundError("job", number)
         return job
 
-    def place_of(self, job: DatabaseRow) -> int | None:
-        """Return the place of a job in the queue, from 1; None if it does not wait."""
-        if job["state"] != "queued":
-            return None
-        queue = self._in_turn()
-        return next((place for place, one in enumerate(queue, start=1) if one["id"] == job["id"]), None)
+    def places(self) -> dict[str, int]:
+        """Return the place in the queue, from 1, of every waiting job."""
+        return {job["id"]: place for place, job in enumerate(self._in_turn(), start=1)}
 
     def _in_turn(self) -> list[DatabaseRow]:
         """Return the waiting jobs in the order of their turns.
@@ -167,16 +165,20 @@ class Jobs:
         """
         unfinished = self._database.find_all(store.jobs, state=_UNFINISHED)
         ahead = Counter(job["account"] for job in unfinished if job["state"] == "running")
+        waiting = [job for job in unfinished if job["state"] == "queued"]
+        served = self._last_starts({job["account"] for job in waiting}) if len(waiting) > 1 else {}
         keyed = []
-        for job in (one for one in unfinished if one["state"] == "queued"):
-            keyed.append((ahead[job["account"]], self._last_start(job["account"]), job["created"], job))
+        for job in waiting:
+            keyed.append((ahead[job["account"]], served.get(job["account"], ""), job["created"], job))
             ahead[job["account"]] += 1
         return [job for *_, job in sorted(keyed, key=lambda row: row[:3])]
 
-    def _last_start(self, account: str) -> str:
+    def _last_starts(self, accounts: Iterable[str]) -> dict[str, str]:
+        """Return when a job of each account was last started."""
+        latest = sa.select(store.jobs.c.account, sa.func.max(store.jobs.c.started))
+        latest = latest.where(store.jobs.c.account.in_(accounts)).group_by(store.jobs.c.account)
         with self._database.snapshot() as connection:
-            latest = sa.select(sa.func.max(store.jobs.c.started)).where(store.jobs.c.account == account)
-            return str(connection.execute(latest).scalar() or "")
+            return {account: str(started or "") for account, started in connection.execute(latest)}
 
     def cancel(self, account: str, number: str) -> DatabaseRow:
         """Cancel a job and return it. Its reservation counts as spent; a job that was not charged is free."""

@@ -157,7 +157,7 @@ def run_plan(request: Request, caller: AuthenticatedCaller, number: str, retry_k
     caller.require_scope("run")
     service = get_service(request)
     plan = _get_visible_plan(service, caller, number)
-    return _job_summary(service, caller, service.jobs.add(caller.name, plan, retry_key))
+    return _job_summary(caller, service.jobs.add(caller.name, plan, retry_key), service.jobs.places())
 
 
 # -- jobs ------------------------------------------------------------------------------------------------------------
@@ -176,7 +176,8 @@ def list_jobs(
     conditions = [] if "operate" in caller.scopes else _visible_to(caller, store.jobs)
     where = {} if plan is None else {"plan": plan}
     rows, cursor = service.database.find_page(store.jobs, limit, after, *conditions, **where)
-    return responses.JobPage(items=[_job_summary(service, caller, job) for job in rows], next=cursor)
+    places = service.jobs.places() if any(job["state"] == "queued" for job in rows) else {}
+    return responses.JobPage(items=[_job_summary(caller, job, places) for job in rows], next=cursor)
 
 
 @router.get("/jobs/{number}")
@@ -186,7 +187,7 @@ def get_job(request: Request, caller: AuthenticatedCaller, number: str) -> respo
     job = service.jobs.get(number)
     if not _may_see(caller, job) and "operate" not in caller.scopes:
         raise NotFoundError("job", number)
-    return _job_summary(service, caller, job)
+    return _job_summary(caller, job, service.jobs.places() if job["state"] == "queued" else {})
 
 
 @router.delete("/jobs/{number}")
@@ -196,7 +197,7 @@ def cancel_job(request: Request, caller: AuthenticatedCaller, number: str) -> re
     service = get_service(request)
     if not _may_see(caller, service.jobs.get(number)):
         raise NotFoundError("job", number)
-    return _job_summary(service, caller, service.jobs.cancel(caller.name, number))
+    return _job_summary(caller, service.jobs.cancel(caller.name, number), {})
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
@@ -209,14 +210,14 @@ def list_models(
     """List the releases, newest first: models, predictors and evaluations. All accounts may see released values."""
     service = get_service(request)
     rows, cursor = service.database.find_page(store.models, limit, after)
-    return responses.ModelPage(items=[_model_summary(service, model) for model in rows], next=cursor)
+    return responses.ModelPage(items=_model_summaries(service, rows), next=cursor)
 
 
 @router.get("/models/{number}")
 def get_model(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Model:
     """Return one release with its certificate."""
     service = get_service(request)
-    return _model_summary(service, _get_model_record(service, number))
+    return _model_summaries(service, [_get_model_record(service, number)])[0]
 
 
 @router.patch("/models/{number}")
@@ -232,7 +233,7 @@ def change_model(request: Request, caller: AuthenticatedCaller, number: str, bod
         with service.database.transaction():
             service.database.update(store.models, {"id": number}, **values)
             service.database.record_event(caller.name, "model.name", number)
-    return _model_summary(service, _get_model_record(service, number))
+    return _model_summaries(service, [_get_model_record(service, number)])[0]
 
 
 @router.get("/models/{number}/evaluations")
@@ -240,7 +241,7 @@ def list_evaluations(request: Request, caller: AuthenticatedCaller, number: str)
     """List the evaluations of a model, newest first."""
     service = get_service(request)
     _get_model_record(service, number)
-    return [_model_summary(service, row) for row in service.database.find_all(store.models, evaluated=number)[::-1]]
+    return _model_summaries(service, service.database.find_all(store.models, evaluated=number)[::-1])
 
 
 @router.get("/models/{number}/effects")
@@ -371,7 +372,7 @@ def _plan_facts(service: Service, caller: Caller, plan: DatabaseRow) -> dict[str
     return facts
 
 
-def _job_summary(service: Service, caller: Caller, job: DatabaseRow) -> responses.Job:
+def _job_summary(caller: Caller, job: DatabaseRow, places: dict[str, int]) -> responses.Job:
     """Return what a caller may see of a job. Only custodians see its end and detail, which may depend on rows."""
     facts = {name: job[name] for name in ("id", "plan", "dataset", "account", "state", "message", "created")}
     if "data" in caller.scopes:
@@ -379,17 +380,21 @@ def _job_summary(service: Service, caller: Caller, job: DatabaseRow) -> response
     seconds = None
     if job["state"] == "running" and job["started"]:
         seconds = (datetime.now(UTC) - datetime.fromisoformat(job["started"])).total_seconds()
-    return responses.Job(**facts, place=service.jobs.place_of(job), seconds=seconds)
+    return responses.Job(**facts, place=places.get(job["id"]), seconds=seconds)
 
 
-def _model_summary(service: Service, model: DatabaseRow) -> responses.Model:
-    parsed = {name: None if model[name] is None else json.loads(model[name]) for name in ("certificate", "result")}
-    measured = parsed["result"]
-    if model["kind"] == "trained":
-        evaluations = service.database.find_all(store.models, evaluated=model["id"])
-        measured = json.loads(evaluations[-1]["result"]) if evaluations else None
-    quality = {} if measured is None else {name: score["value"] for name, score in measured["scores"].items()}
-    return responses.Model(**{**model, **parsed, "quality": quality})
+def _model_summaries(service: Service, models: list[DatabaseRow]) -> list[responses.Model]:
+    """Return what everybody may see of releases, with the quality that was last measured."""
+    trained = tuple(model["id"] for model in models if model["kind"] == "trained")
+    evaluations = service.database.find_all(store.models, evaluated=trained) if trained else []
+    measured = {row["evaluated"]: row["result"] for row in evaluations}
+    summaries = list[responses.Model]()
+    for model in models:
+        parsed = {name: None if model[name] is None else json.loads(model[name]) for name in ("certificate", "result")}
+        result = json.loads(measured.get(model["id"], "null")) or parsed["result"]
+        quality = {} if result is None else {name: score["value"] for name, score in result["scores"].items()}
+        summaries.append(responses.Model(**{**model, **parsed, "quality": quality}))
+    return summaries
 
 
 predict_router = APIRouter(prefix="/v1", tags=["models"])

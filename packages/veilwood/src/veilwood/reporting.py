@@ -335,10 +335,10 @@ def _pairs_section(effects: Any) -> str:
         return ""
     rows = [(" × ".join(pair.columns), pair.strength, pair.noise) for pair in effects.interactions]
     text = _html_figure(
-        "Interactions of columns, beyond their separate effects (red: level of noise alone)",
+        "Interactions of columns, beyond their separate effects (red: what the largest of all could show by chance)",
         charts.draw_strengths(rows),
     )
-    clear = [pair for pair in effects.interactions if pair.strength > pair.noise][:MAX_PAIRS]
+    clear = [pair for pair in effects.interactions if pair.is_clear][:MAX_PAIRS]
     if not clear:
         return text + _html_paragraphs(["None of them exceeds the noise."], "soft small")
     drawn = [

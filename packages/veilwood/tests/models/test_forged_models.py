@@ -178,10 +178,13 @@ def stands(path: Path) -> bool:
 
 FORGED_TABLES: dict[str, Callable[[list[int]], Any]] = {
     "one forgotten": lambda tables: tables[:-1],
-    "two as one": lambda tables: [tables[:2], *tables[2:]],
-    "another column": lambda tables: [*tables[:-1], 99],
+    "two as one": lambda tables: [[*tables[0], *tables[1]], *tables[2:]],
+    "all as pairs": lambda tables: [[*tables[j], *tables[j + 1]] for j in (0, 2, 4)],
+    "all as one": lambda tables: [[column for table in tables for column in table]],
+    "no lists": lambda tables: [column for table in tables for column in table],
+    "another column": lambda tables: [*tables[:-1], [99]],
     "as texts": lambda tables: [str(one) for one in tables],
-    "one too many": lambda tables: [*tables, 6],
+    "one too many": lambda tables: [*tables, [6]],
     "in another order": lambda tables: tables[::-1],
     "a column twice": lambda tables: [*tables[:-1], tables[0]],
     "none": lambda tables: [],

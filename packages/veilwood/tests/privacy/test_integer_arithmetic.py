@@ -116,7 +116,8 @@ PROPERTIES: dict[str, tuple[Property, tuple[Any, ...]]] = {
 def holds(name: str, **how: Any) -> bool:
     """Return whether no example breaks a property."""
     check, strategies = PROPERTIES[name]
-    tried = settings(deadline=None, database=None, **how)(given(*strategies)(check))
+    run: Any = given(*strategies)
+    tried = settings(deadline=None, database=None, **how)(run(check))
     try:
         tried()
     except AssertionError:

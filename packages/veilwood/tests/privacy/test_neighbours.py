@@ -72,7 +72,7 @@ def test_unknown_neighbours_are_refused() -> None:
 
 def test_only_one_row_or_one_id_that_is_added_or_removed_is_in_one_part() -> None:
     """Parts compose in parallel for these only; each of the others can have a unit in both parts."""
-    units = [Rows(), Rows(2), RowsOf("patient", 1), RowsOf("patient", 5)]
+    units: list[Rows | RowsOf] = [Rows(), Rows(2), RowsOf("patient", 1), RowsOf("patient", 5)]
     assert [Neighbours("add-remove", unit).in_one_part for unit in units] == [True, False, True, True]
     assert not any(Neighbours("replace-one", unit).in_one_part for unit in units)
 

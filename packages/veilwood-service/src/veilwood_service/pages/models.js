@@ -177,17 +177,15 @@ function guaranteeCard({ id, certificate, kind }) {
       { class: "row" },
       action("Save the certificate", () => saveJson(certificate, `${id}.json`)),
       kind === "trained" &&
-        [
-          ["report", "Report"],
-          ["file", "Download"],
-          ["onnx", "ONNX"],
-        ].map(([path, words]) =>
-          h(
-            "a",
-            { class: "button quiet", href: `/v1/models/${id}/${path}`, target: path === "report" ? "_blank" : null },
-            words,
+        [["report", "Report"], can("ask") && ["file", "Download"], can("ask") && ["onnx", "ONNX"]]
+          .filter(Boolean)
+          .map(([path, words]) =>
+            h(
+              "a",
+              { class: "button quiet", href: `/v1/models/${id}/${path}`, target: path === "report" ? "_blank" : null },
+              words,
+            ),
           ),
-        ),
     ),
   );
 }

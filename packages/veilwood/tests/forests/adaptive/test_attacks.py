@@ -251,6 +251,28 @@ def test_histograms_together_move_no_further_than_planned_and_rows_counted_twice
     assert moved() > 1
 
 
+@pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
+def test_tables_of_pairs_move_no_further_than_planned_and_rows_counted_twice_are_caught(
+    adjacency: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "release_strengths", lambda fit, state: None)  # so that tables come first
+    for name, value in {"MIN_PAIRED": 2, "PAIR_GROUPS": 2, "PAIR_DEVIATIONS": 0.0, "PAIR_ROWS": 0.0}.items():
+        monkeypatch.setattr(borders, name, value)
+    paired: list[list[ContingencyTable]] = []
+    real = borders.pair_tables
+    monkeypatch.setattr(borders, "pair_tables", lambda *args: paired.append(real(*args)) or paired[-1])
+
+    def moved() -> float:
+        with monkeypatch.context() as patch:
+            found = movement("three", patch, adjacency, epsilon=9.0, n_rows=3000)
+            return max(far for name, far in found.items() if name.endswith("classes by cell"))
+
+    assert 0.3 < moved() <= 1
+    assert {len(table.axes) for table in paired[0]} == {1, 2}
+    answer_wrongly(monkeypatch, counts.ClassesByCell, lambda query, rows: 2 * answer_query(query, rows))
+    assert moved() > 1
+
+
 @pytest.mark.parametrize("kind", [steps.AdaptiveStep.ROUND_GRADIENTS, steps.AdaptiveStep.ROUND_SELECTION])
 def test_a_reach_of_an_eighth_is_caught(kind: steps.AdaptiveStep, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: norms of a row that are too small where they are written, for the loop and for the check of plans."""

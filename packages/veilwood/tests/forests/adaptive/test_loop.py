@@ -7,17 +7,21 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import veilwood as vw
-from veilwood.arrays import Floats
+from veilwood.arrays import Floats, Ints
+from veilwood.data.counts import RowQuery
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.estimators.method import FitRequest
+from veilwood.forests.adaptive import loop, shrinkage
 from veilwood.forests.adaptive.contingency import bin_columns
 from veilwood.forests.adaptive.loop import planned_loss
+from veilwood.forests.adaptive.row_backend import MemoryBackend
 from veilwood.forests.adaptive.table_design import GroupBounds
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger_stores import MemoryLedger
@@ -150,3 +154,40 @@ def test_borders_are_moved_only_where_a_histogram_is_known() -> None:
 
     assert groups(0.5, {}) == groups(0.0, {})
     assert groups(0.5, {0: column.prior}) != groups(0.0, {0: column.prior})
+
+
+def test_rows_that_score_candidates_grow_as_their_epsilon_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """k equal rows of a person at epsilon are scored like one row at epsilon / k, not fewer people."""
+    monkeypatch.setattr(loop, "SCORE_SAMPLE_ROWS", 100)
+    monkeypatch.setattr(loop, "SCORE_SAMPLE_NEED", 200.0)
+    sampled: dict[int, float] = {}
+    real = MemoryBackend.run_on_sample
+
+    def run(self: MemoryBackend, query: RowQuery, fraction: float) -> tuple[Ints, float]:
+        sampled[k] = fraction
+        return real(self, query, fraction)
+
+    monkeypatch.setattr(MemoryBackend, "run_on_sample", run)
+    X, y = table_of("two", 3000)
+    for k in (1, 5):
+        whole = (pd.concat([part] * k, ignore_index=True) for part in (X, pd.Series(y)))
+        forest_of("two", epsilon=1.0, privacy_unit=k).fit(*whole)
+    assert sampled[1] == pytest.approx(200 / 3000, rel=0.1)
+    assert sampled[5] == pytest.approx(sampled[1], rel=0.1)
+
+
+def test_a_limit_that_does_not_grow_again_has_a_variance_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variance of residuals is in units of the limit that is used, not of a larger one that would be better."""
+    found: list[shrinkage.ResidualSpread] = []
+    real = loop._measure_residuals
+
+    def measure(*args: Any) -> shrinkage.ResidualSpread:
+        monkeypatch.setattr(shrinkage, "LIMITS", np.array([1.0 if found else 0.05]))
+        found.append(real(*args))
+        return found[-1]
+
+    monkeypatch.setattr(loop, "_measure_residuals", measure)
+    with seeded_for_tests(1):
+        forest_of("regression", epsilon=8.0).fit(*table_of("regression", 20_000))
+    assert [spread.limit for spread in found] == pytest.approx([0.05] * 3, abs=1e-3)
+    assert min(spread.gradient_variance for spread in found) > 0.1  # in units of the range at most 0.05^2

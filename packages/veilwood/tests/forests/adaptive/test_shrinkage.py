@@ -13,6 +13,7 @@ from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.forests.adaptive import shrinkage as shrinking
 from veilwood.forests.adaptive.shrinkage import (
     log_ratios,
+    newton_step,
     pool_class_counts,
     posterior_means,
     shrunken_counts,
@@ -45,6 +46,18 @@ def test_a_step_is_none_where_noise_rules_and_newtons_where_there_is_none() -> N
     assert np.abs(nothing).max() < 1e-2
     even = pool_class_counts([np.array([5.0, -3.0])], [1e9], None)
     assert even[0] == even[1] > 0
+
+
+def test_a_frequent_class_of_many_takes_smaller_steps() -> None:
+    """Its probability bends more than that of an even class: a step as large as theirs would overshoot."""
+    table, cells = ContingencyTable((COLUMNS[1].ungrouped_axis(),)), np.full(4, 1e6)
+    sums = np.random.default_rng(0).normal(0, 1e4, (4, 10))
+    even, uneven = (
+        newton_step(sums, 0.0, cells, table, 0.0, frequencies)
+        for frequencies in (np.full(10, 0.1), np.array([0.5, *np.full(9, 0.5 / 9)]))
+    )
+    assert np.allclose(uneven[:, 0] / even[:, 0], 0.09 / 0.25, rtol=1e-3)
+    assert np.allclose(uneven[:, 1:], even[:, 1:])
 
 
 def test_noise_on_few_rows_is_no_strong_evidence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from veilwood.forests.adaptive.table_design import (
     design_tables,
     estimate_weight,
     groups_per_column,
+    small_sets,
     weight_fraction,
 )
 from veilwood.forests.adaptive.table_design import WEIGHT_FRACTIONS as SHARES
@@ -242,12 +244,52 @@ def test_whatever_noise_says_effects_are_finite_and_fall(best: float, mean: floa
     assert (np.diff(effects) <= 0).all()
 
 
+def test_columns_of_numbers_are_counted_in_pairs_where_cells_have_enough_rows(tmp_path: Path) -> None:
+    """From three classes on; the plan names both columns, and a file of such a model is checked and rebuilt."""
+    rng = np.random.default_rng(0)
+    hidden, label = rng.standard_normal((40_000, 2)), rng.integers(3, size=40_000)
+    hidden[:, 0] += label - 1
+    X = hidden @ rng.standard_normal((2, 7)) + 0.3 * rng.standard_normal((40_000, 7))
+    schema = vw.Schema.numeric((-8, 8), classes=[0, 1, 2], n_features=7)
+    with seeded_for_tests(1):
+        forests = [
+            vw.PrivateForestClassifier(schema, epsilon=epsilon, random_state=0).fit(X, label) for epsilon in (4.0, 0.05)
+        ]
+    tables, few = (forest.plan_.choices["tables"] for forest in forests)
+    assert sorted(map(len, tables)) == [1, 2, 2, 2]
+    assert sorted(column for table in tables for column in table) == list(range(7))
+    assert set(map(len, few)) == {1}
+    vw.save(forests[0], tmp_path / "forest.veilwood")
+    loaded = vw.load(tmp_path / "forest.veilwood")
+    assert {check.question for check in check_model(loaded) if not check.holds} <= {"Is it private?"}  # seeded
+    assert np.array_equal(loaded.predict(X[:99]), forests[0].predict(X[:99]))
+
+
 def test_groups_in_a_set_have_the_median_as_a_border() -> None:
     for bins in range(3, 17):
         assert groups_per_column(bins, 1) == bins
         assert groups_per_column(bins, 2) % 2 == groups_per_column(bins, 3) % 2 == 0
         assert groups_per_column(bins, 2) ** 2 <= 64
         assert groups_per_column(bins, 3) ** 3 <= 64
+
+
+@pytest.mark.parametrize("max_cells", [8, 20, 64])
+def test_small_sets_keep_their_cells_and_six_binary_columns_are_one_set(max_cells: int) -> None:
+    kinds = ["ab", "ab", "ab", "ab", "ab", "ab", "abcdefghijk"]
+    columns = [{"name": f"c{j}", "kind": "categorical", "values": list(values)} for j, values in enumerate(kinds)]
+    columns += [{"name": "x", "kind": "numeric", "lower": 0, "upper": 1, "nullable": True}]
+    target = {"name": "y", "kind": "categorical", "values": ["a", "b"]}
+    facts = {"name": "s", "task": "classification", "target": "y", "columns": [*columns, target]}
+    binned = bin_columns(Encoding(vw.Schema.from_dict(facts), "grid"))
+    found = small_sets(binned, max_cells, 60, np.random.default_rng(0))
+    for chosen in found:
+        n_groups = groups_per_column(0, len(chosen))
+        axes = [binned[j].equal_mass_groups(binned[j].prior, n_groups) for j in chosen]
+        assert np.prod([axis.size for axis in axes]) <= max_cells
+        assert len(chosen) >= 3
+    assert len(set(found)) == len(found) > 5
+    assert max(map(len, found)) == {8: 3, 20: 4, 64: 6}[max_cells]
+    assert small_sets(binned[:2], 64, 60, np.random.default_rng(0)) == []
 
 
 def test_one_column_that_tells_all_or_none_that_tells_anything_need_no_tables() -> None:

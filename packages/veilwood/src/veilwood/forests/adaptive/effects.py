@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import prod
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from scipy.stats import qmc
+from scipy.stats import chi2, qmc
 
 from veilwood.arrays import AnyArray, Floats, Int32s, Ints
 from veilwood.charts import draw_category_bars, draw_steps, html_card
@@ -28,6 +29,9 @@ DRAWS: Final = 256  # synthetic rows per column; 512 gave no better estimates
 # Averaging over other columns attenuates an effect. The correction is an estimate too: this fraction of it counts as
 # its standard error.
 RESTORED_ERROR: Final = 0.25
+# Regression: clipped residuals attenuate what a step shows; this fraction of it counts as its standard error.
+CLIPPED_ERROR: Final = 0.2
+MAX_READ_COLUMNS: Final = 3  # columns of a table that effects are read from, if a smaller one was measured
 PASSES: Final = 12  # upper limit of passes over all columns; each uses the estimates of the previous one
 MAX_CHANGE: Final = 0.05  # in standard errors: passes stop when no estimate changes by more
 NEWTON_STEPS: Final = 2  # per pass; the next pass continues from the result
@@ -214,11 +218,10 @@ class _EffectReader:
         self, steps: Sequence[TableScores], start: Floats, n_classes: int, rows: _SyntheticRows, features: Features
     ) -> None:
         self._start, self._n_classes, self._rows, self.features = start, n_classes, rows, features
-        readings = [
-            self._read_step(steps[:number], step)
-            for number, step in enumerate(steps)
-            if set(features) <= set(step.table.features)
-        ]
+        holding = [number for number, step in enumerate(steps) if set(features) <= set(step.table.features)]
+        # Larger sets see numeric columns in halves only.
+        fine = [number for number in holding if len(steps[number].table.axes) <= MAX_READ_COLUMNS]
+        readings = [self._read_step(steps[:number], steps[number]) for number in fine or holding]
         best = max(readings, key=lambda reading: reading.precision)
         self._alike = [reading for reading in readings if reading.grouping_key == best.grouping_key]
         self._last_solution: list[Floats | None] = [None] * len(self._alike)
@@ -255,7 +258,7 @@ class _EffectReader:
         scores = self._start + self._rows.score_rows(before, self._member_cells(cells), len(self._start))
         if not self._n_classes:
             moved = seen.limit * sums / rows
-            noisy = (seen.limit**2 * noise + moved**2 * by_rows) / rows**2
+            noisy = (seen.limit**2 * noise + moved**2 * by_rows) / rows**2 + (CLIPPED_ERROR * moved) ** 2
             return _EffectReading(cells, scores.mean(axis=1) + moved, noisy, seen.limit**2 * seen.spread / rows)
         shares = _class_probabilities(scores).mean(axis=1)
         sums = np.column_stack([-sums, sums]) if self._n_classes == 2 else sums
@@ -335,6 +338,7 @@ def _center_values(values: Floats, variances: Floats, axis: int) -> tuple[Floats
 
 
 _MAX_SHOWN: Final = 6  # main effects drawn in a notebook
+FALSE_POSITIVES: Final = 0.05  # fits in which the largest strength of no effect exceeds its ``noise``
 ERROR_BARS: Final = 2.0  # half width in standard errors: about one bar in 20 misses the true value
 
 
@@ -362,6 +366,7 @@ class MeasuredEffect:
 
     effect: Floats
     error: Floats
+    n_candidates: int
 
     @property
     def strength(self) -> float:
@@ -370,8 +375,23 @@ class MeasuredEffect:
 
     @property
     def noise(self) -> float:
-        """Strength that noise and sampling error alone could produce."""
-        return _root_mean_square(self.error) / ERROR_BARS
+        """Strength that the largest of all columns, or pairs, exceeds in one of 20 fits if none has an effect.
+
+        The square of a strength is a sum of squared errors: chi-squared, with as many degrees of freedom as its mean
+        and variance demand (Satterthwaite). Steps measure the pairs that look strongest among all, on the same rows.
+        Hence the quantile is that of the largest of ``n_candidates``.
+        """
+        variances = (self.error / ERROR_BARS) ** 2
+        mean, shape = float(variances.mean()), self.effect.shape
+        sizes = [max(size - 1, 1) for size in (shape if shape[-1] > 1 else shape[:-1])]
+        degrees = prod(sizes) * mean**2 / max(float((variances**2).mean()), TINY**2)
+        largest = chi2.isf(1 - (1 - FALSE_POSITIVES) ** (1 / self.n_candidates), degrees)
+        return float((mean * largest / degrees) ** 0.5)
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the effect exceeds what noise and chance alone could show."""
+        return self.strength > self.noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,6 +411,8 @@ class MainEffect(MeasuredEffect):
         ``effect - error`` and ``effect + error`` for at least nine groups of ten.
     edges : ndarray or None
         Bounds of the intervals of a numeric column; None for categories.
+    n_candidates : int
+        Number of columns.
     """
 
     column: str
@@ -398,6 +420,7 @@ class MainEffect(MeasuredEffect):
     effect: Floats
     error: Floats
     edges: Floats | None = None
+    n_candidates: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -412,12 +435,15 @@ class Interaction(MeasuredEffect):
         Groups of each column.
     effect, error : ndarray, shape (n_groups of the first, n_groups of the second, n_outputs)
         Contribution of each pair of groups beyond the main effects, and half width of its error bar.
+    n_candidates : int
+        Number of pairs of columns.
     """
 
     columns: tuple[str, str]
     groups: tuple[tuple[str, ...], tuple[str, ...]]
     effect: Floats
     error: Floats
+    n_candidates: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -496,12 +522,13 @@ class Effects:
             f"most {self._effect_text(main, int(main.effect.argmax()))}"
             for main in self.main
         ]
-        if self.interactions:
-            lines.append("Interactions, strongest first, and what noise and chance alone could show:")
-            lines += [
-                f"  {' x '.join(pair.columns)}  {pair.strength:.3g} (noise {pair.noise:.3g})"
-                for pair in self.interactions
-            ]
+        clear = [pair for pair in self.interactions if pair.is_clear]
+        if clear:
+            lines.append("Interactions, strongest first, and what the largest of all pairs could show by chance:")
+            lines += [f"  {' x '.join(pair.columns)}  {pair.strength:.3g} (noise {pair.noise:.3g})" for pair in clear]
+        if len(clear) < len(self.interactions):
+            others = (" x ".join(pair.columns) for pair in self.interactions if not pair.is_clear)
+            lines.append(f"Interactions within noise: {', '.join(others)}")
         return "\n".join(lines)
 
     def _effect_text(self, main: MainEffect, place: int) -> str:
@@ -514,6 +541,7 @@ def read_effects(effect_forest: EffectForest, encoding: Encoding) -> Effects:
     """Return the effects stored in trees, in the units and names of the schema."""
     target, classes = encoding.schema.target, encoding.schema.classes
     scale = 1.0 if classes else target.bounds[1] - target.bounds[0]
+    n_columns = len(encoding.columns)
     mains, pairs = [], []
     for tree in _iter_trees(effect_forest.forest, encoding):
         effect, error = (
@@ -524,9 +552,10 @@ def read_effects(effect_forest: EffectForest, encoding: Encoding) -> Effects:
         names = [encoding.columns[feature].name for feature in tree.features]
         if len(names) == 1:
             edges = _interval_edges(encoding, tree.features[0], tree.codes[0])
-            mains.append(MainEffect(names[0], labels[0], effect, error, edges))
+            mains.append(MainEffect(names[0], labels[0], effect, error, edges, n_columns))
         elif len(names) == 2:
-            pairs.append(Interaction((names[0], names[1]), (labels[0], labels[1]), effect, error))
+            candidates = n_columns * (n_columns - 1) // 2
+            pairs.append(Interaction((names[0], names[1]), (labels[0], labels[1]), effect, error, candidates))
     unit = f"units of {target.name}"
     outputs: tuple[str, ...] = (target.name,)
     if len(classes) == 2:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from veilwood.data.counts import (
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.estimators.method import FitRequest
 from veilwood.forests.adaptive import shrinkage, sparse_histogram, table_design
-from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, posterior_counts
+from veilwood.forests.adaptive.contingency import TINY, BinnedColumn
 from veilwood.forests.adaptive.effects import StepMeasurement, TableScores
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
@@ -56,7 +56,7 @@ from veilwood.forests.adaptive.steps import (
     plan_choice,
     plan_sums,
 )
-from veilwood.privacy.adaptive_budget import AdaptiveBudget, release_tables
+from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release_tables
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.steps import Step
 from veilwood.progress import track_progress
@@ -184,8 +184,9 @@ def describe(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int, budge
         which = "all" if design.n_columns == len(columns) else f"{design.n_columns} privately selected columns of the"
         fewer = table_design.may_be_dominant(columns, budget, rows * budget.row_epsilon_of(left))
         weighted = weight_share and has_few_rounds(rows, budget, left * (1 - part), n_classes)
+        paired = table_design.may_be_paired(columns, n_classes)
         phases.append(
-            f"class counts of {which} {len(columns)} columns"
+            f"class counts of {which} {len(columns)} columns{', in pairs if cells have enough rows,' if paired else ''}"
             f"{', or of fewer if one column is strong,' if fewer else ''} ({100 * part:.0f} % of the remaining budget)"
             f"{', and one common weight for these tables' if weighted else ''}"
         )
@@ -379,7 +380,9 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
 
 # -- scores of candidate tables ----------------------------------------------------------------------------------------
 
-SCORE_SAMPLE_ROWS: Final = 1 << 16  # rows in the sample that scores candidates of large tables
+# Rows in the sample that scores candidates of large tables: at least, and n e of the whole budget. So k equal rows at
+# epsilon are scored like one row at epsilon / k.
+SCORE_SAMPLE_ROWS, SCORE_SAMPLE_NEED = 1 << 16, 100_000.0
 NOISE_FACTOR: Final = 0.8  # expected absolute noise on a sum, in scales of the noise
 
 
@@ -397,8 +400,9 @@ def _score_tables(
     scored on a secret random sample.
     """
     query, part = _gradient_sums(fit, state, tables), 1.0
-    if state.n_rows > 2 * SCORE_SAMPLE_ROWS:
-        sums, part = fit.backend.run_on_sample(query, SCORE_SAMPLE_ROWS / state.n_rows)
+    sampled = max(SCORE_SAMPLE_ROWS, SCORE_SAMPLE_NEED / fit.budget.row_epsilon)
+    if state.n_rows > 2 * sampled:
+        sums, part = fit.backend.run_on_sample(query, sampled / state.n_rows)
     else:
         sums = fit.backend.run(query)
     sums = np.abs(sums).sum(axis=1)
@@ -441,6 +445,11 @@ def measure_tables(fit: Fit, state: State) -> State:
         known = bounds.has_histogram(column) or design.bins == table_design.GROUP_COUNTS[0]
         n_groups = design.bins + (0 if known else int(fit.rng.integers(-1, 2)))
         tables.append(ContingencyTable((bounds.make_axis(column, n_groups, add_scales=False),)))
+    if table_design.may_be_paired(columns, fit.n_classes):
+        shuffled = [columns[place] for place in fit.rng.permutation(len(columns)).tolist()]
+        class_rows, row_epsilon = state.n_rows / fit.n_classes, budget.row_epsilon_of(budget.remaining - end)
+        noise = TableNoise.from_budget(budget)
+        tables = table_design.pair_tables(shuffled, bounds, design.bins, class_rows, noise, row_epsilon) or tables
     tables.sort(key=lambda table: table.n_cells)
     exact = fit.backend.run(ClassesByCell(tables, fit.n_classes))
     counted = release_tables(budget, [table.n_cells for table in tables], exact, budget.remaining - end, TABLE_STEPS)
@@ -456,7 +465,8 @@ def measure_tables(fit: Fit, state: State) -> State:
     if weight_share > 0 and has_few_rounds(state.n_rows, budget, left * (1 - part), fit.n_classes):
         state, weight = _weight_tables(fit, state, weight_share, shrunken)
         text = f", common weight {weight:.2f}"
-    which = f"{len(tables)} selected column{'s' * (len(tables) > 1)}" if selects else "all columns"
+    which = f"{len(columns)} selected column{'s' * (len(columns) > 1)}" if selects else "all columns"
+    which += " in pairs" * (len(tables) < len(columns))
     return state.with_decision(f"class counts of {which} ({100 * part:.0f} % of the remaining budget){text}")
 
 
@@ -530,6 +540,9 @@ def _select_columns(fit: Fit, state: State, n_columns: int, fraction: float) -> 
 MIN_FIRST_ROUND, MIN_COARSE_ROUND = 30.0, 10.0
 # Largest numbers of drawn pairs and triples per round, need of triples, and cells of a candidate table.
 MAX_PAIRS, MAX_TRIPLES, TRIPLE_NEED, MAX_SET_CELLS = 200, 200, 1000.0, 64
+# Sets of three columns and more are candidates in every round if they have few cells: rows times e per cell, and how
+# many are drawn.
+ROWS_PER_SET_CELL, MAX_SMALL_SETS = 16.0, 20
 # Random triples are candidates in every fourth round only: in the selection they compete with pairs.
 RANDOM_TRIPLES_EVERY: Final = 4
 # From round SHIFT_FROM_ROUND (0-based) on, group bounds from histograms are shifted at random by up to MAX_BOUND_SHIFT
@@ -548,18 +561,22 @@ def run_rounds(fit: Fit, state: State) -> State:
     limit_rounds = {n_rounds // part for part in LIMIT_ROUNDS} if n_rounds >= LIMIT_ROUNDS[0] else set()
     for number in track_progress(range(n_rounds), "rounds"):
         if not fit.n_classes and number in limit_rounds:
-            most = MAX_SPREAD_FRACTION * budget.remaining / (n_rounds - number)
-            part = min(budget.fraction_for(SPREAD_NEED / state.n_rows), most)
-            spread = _measure_residuals(fit, state, number + 1, part)
-            limit = min(state.residual_limit, round(spread.limit * TARGET_LEVELS * LEVEL_UNITS))  # residuals shrink
+            most_fraction = MAX_SPREAD_FRACTION * budget.remaining / (n_rounds - number)
+            part = min(budget.fraction_for(SPREAD_NEED / state.n_rows), most_fraction)
+            most = state.residual_limit / (TARGET_LEVELS * LEVEL_UNITS)  # residuals shrink
+            spread = _measure_residuals(fit, state, number + 1, part, most)
+            limit = round(spread.limit * TARGET_LEVELS * LEVEL_UNITS)
             state = replace(state, residual_limit=limit, residual_variance=spread.gradient_variance)
         fraction = budget.remaining / (n_rounds - number)
         if number >= SHIFT_FROM_ROUND:
             shift = fit.rng.uniform(-MAX_BOUND_SHIFT, MAX_BOUND_SHIFT, len(fit.columns))
             state = replace(state, bounds=replace(state.bounds, shift=shift))
         sets = _draw_sets(fit, pairs, MAX_PAIRS) if number >= min(2, n_rounds // 3) else []
-        if state.n_rows * budget.row_epsilon_of(fraction) / factor >= TRIPLE_NEED:
+        row_budget = state.n_rows * budget.row_epsilon_of(fraction) / factor
+        if row_budget >= TRIPLE_NEED:
             sets += _draw_triples(fit, state, number)
+        if sets:
+            sets += _draw_small_sets(fit, state, row_budget / ROWS_PER_SET_CELL)
         state = _run_round(fit, state, number + 1, fraction, bins, sets)
     text = f"{n_rounds} round{'s' * (n_rounds > 1)} with up to {bins} bins per numeric column"
     return state.with_decision(text)
@@ -572,6 +589,14 @@ def _draw_triples(fit: Fit, state: State, number: int) -> list[tuple[int, ...]]:
     if number % RANDOM_TRIPLES_EVERY == RANDOM_TRIPLES_EVERY - 1:
         triples += table_design.random_subsets(3, len(fit.columns), MAX_TRIPLES, fit.rng)
     return triples
+
+
+def _draw_small_sets(fit: Fit, state: State, max_cells: float) -> list[tuple[int, ...]]:
+    """Draw sets of three columns and more that have few cells; and those that were measured before."""
+    most = min(max_cells, MAX_SET_CELLS)
+    sets = table_design.small_sets(fit.columns, most, MAX_SMALL_SETS, fit.rng)
+    measured = {tuple(sorted(step.table.features)) for step in state.steps[state.n_tables :]}
+    return sorted({*sets, *(columns for columns in measured if len(columns) > 2)})
 
 
 def _draw_sets(fit: Fit, sets: list[tuple[int, ...]], max_sets: int) -> list[tuple[int, ...]]:
@@ -599,9 +624,11 @@ def _run_round(fit: Fit, state: State, number: int, fraction: float, bins: int, 
     else:
         sums, noise, counts, variance = _measure_pairs(fit, state, table, number, left)
     cells = _cell_rows(state, table, counts, variance)
-    update = shrinkage.newton_step if fit.n_classes else shrinkage.posterior_means
     spread, scores_per_gradient = _gradient_variance(fit, state), state.residual_limit / (TARGET_LEVELS * LEVEL_UNITS)
-    values = update(sums, noise, cells, table, spread)
+    if fit.n_classes:
+        values = shrinkage.newton_step(sums, noise, cells, table, spread, state.frequencies)
+    else:
+        values = shrinkage.posterior_means(sums, noise, cells, table, spread)
     measurement = StepMeasurement(sums, noise, cells, variance, scores_per_gradient, spread)
     return _with_step(fit, state, table, values, measurement, SCORE_UNITS if fit.n_classes else state.residual_limit)
 
@@ -708,60 +735,20 @@ def _cell_rows(state: State, table: ContingencyTable, counts: Floats, variance: 
 # Regression: need of the histogram of residuals, limits of its fraction of the budget at the start, and of a round's
 # later; of n rounds, it is taken again before rounds n // 4 and n // 2 (0-based).
 SPREAD_NEED, SPREAD_FRACTIONS, MAX_SPREAD_FRACTION, LIMIT_ROUNDS = 120.0, (0.02, 0.12), 0.5, (4, 2)
-# Upper ends of its bins above 0, in fractions of the target's range, the middle of an octave as a part of its end, and
-# the prior fractions of rows on both sides, from the middle bin on.
-RESIDUAL_OCTAVES: Final = 2.0 ** np.arange(-7, 1)
-MIDDLE_STEPS: Final = 8
-OCTAVE_MIDDLE, OCTAVE_PRIOR = 1 / 1.35, (0.05, 0.08, 0.12, 0.2, 0.25, 0.2, 0.08, 0.02)
-# Fraction of a residual beyond the limit that rounds could have predicted; fraction of a round that remains for
-# gradients.
-PREDICTABLE, GRADIENT_FRACTION = 1 / 9, 0.7
-MIN_GRADIENT_VARIANCE: Final = 0.05
-LIMITS: Final = np.geomspace(0.02, 1.0, 30)  # that are compared
+GRADIENT_FRACTION: Final = 0.7  # of a round, that remains for gradients
 
 
-class ResidualSpread(NamedTuple):
-    """Limit of residuals, as a fraction of the target's range, and what follows for residuals clipped to it.
-
-    Attributes
-    ----------
-    limit, middle : float
-        The limit, and the middle of the clipped residuals.
-    variance : float
-        Variance of the noise on the middle.
-    gradient_variance : float
-        Mean square of clipped residuals, in units of the limit.
-    """
-
-    limit: float
-    middle: float
-    variance: float
-    gradient_variance: float
-
-
-def _measure_residuals(fit: Fit, state: State, number: int, fraction: float) -> ResidualSpread:
-    """Find the limit of residuals at which noise, and what is cut off and could be predicted, are least together."""
-    ends = np.concatenate([-RESIDUAL_OCTAVES[-2::-1], RESIDUAL_OCTAVES])
-    marks = np.rint(ends * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
+def _measure_residuals(
+    fit: Fit, state: State, number: int, fraction: float, max_limit: float = 1.0
+) -> shrinkage.ResidualSpread:
+    """Release a histogram of residuals, and find their limit for the rounds that remain."""
+    marks = np.rint(shrinkage.RESIDUAL_ENDS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
     kind, query = AdaptiveStep.RESIDUAL_HISTOGRAM, ResidualHistogram(marks)
     counts, variance = _measure(fit, state, kind, query, marks.shape, fraction, number)
-    prior = np.array([*OCTAVE_PRIOR[:0:-1], *OCTAVE_PRIOR])
-    mass = posterior_counts(counts, prior / prior.sum(), variance, state.n_rows)
-    mass /= mass.sum()
-    octaves = OCTAVE_MIDDLE * np.append(0.0, RESIDUAL_OCTAVES[1:])
-    away = np.concatenate([-octaves[:0:-1], octaves])
     n_rounds, bins = schedule_rounds(state.n_rows, fit.budget, fit.budget.remaining, 1)
     row_budget = state.n_rows * fit.budget.row_epsilon_of(fit.budget.remaining / n_rounds)
-    middle = np.zeros(len(LIMITS))
-    for _ in range(MIDDLE_STEPS):
-        clipped = np.clip(away[:, None] - middle, -LIMITS, LIMITS)
-        middle += mass @ clipped
-    beyond = mass @ np.maximum(np.abs(away[:, None] - middle) - LIMITS, 0) ** 2
-    best = int(np.argmin(PREDICTABLE * beyond + n_rounds * (2 * bins / (GRADIENT_FRACTION * row_budget) * LIMITS) ** 2))
-    squares, limit = clipped[:, best] ** 2, float(LIMITS[best])
-    noise = variance / state.n_rows**2 * float(squares.sum())
-    gradient_variance = max(float(mass @ squares) / limit**2, MIN_GRADIENT_VARIANCE)
-    return ResidualSpread(limit, float(middle[best]), noise, gradient_variance)
+    noise_risk = n_rounds * (2 * bins / (GRADIENT_FRACTION * row_budget)) ** 2
+    return shrinkage.limit_residuals(counts, variance, state.n_rows, noise_risk, max_limit)
 
 
 # -- sparse histogram, for large budgets -------------------------------------------------------------------------------

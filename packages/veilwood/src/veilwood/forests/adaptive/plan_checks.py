@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -38,16 +39,19 @@ class AdaptiveDecisions(Decisions):
     method: str | None = "adaptive"
     learned: str
     """Text for readers."""
-    tables: Sequence[int]
-    """Column of each table of class counts."""
+    tables: Sequence[Sequence[int]]
+    """Columns of each table of class counts: one, or two from three classes on."""
     limits: Sequence[int]
     """First and last limit of gradients."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a decision has another type or is of another family."""
         lists = isinstance(self.tables, list) and isinstance(self.limits, list) and len(self.limits) == 2
-        if not lists or not all_ints_in([*self.tables, *self.limits], 0) or not isinstance(self.learned, str):
-            raise ValueError("tables and limits are lists of integers, and learned is a text")
+        if not lists or not all(isinstance(columns, list) for columns in self.tables):
+            raise ValueError("tables is a list of lists, and limits is a list")
+        every = [column for columns in self.tables for column in columns]
+        if not all_ints_in([*every, *self.limits], 0) or not isinstance(self.learned, str):
+            raise ValueError("tables and limits hold integers, and learned is a text")
         if (self.method, self.law, self.structure) != ("adaptive", None, None):
             raise ValueError("these are decisions of another family")
 
@@ -57,7 +61,7 @@ def check_steps(
 ) -> tuple[Step, ...]:
     """Recompute every step of a plan; raise ValueError if its steps and decisions do not fit each other."""
     decisions = AdaptiveDecisions.from_choices(plan.choices)
-    _check_table_columns(plan, decisions.tables, len(columns))
+    _check_table_columns(plan, decisions.tables, columns, n_classes)
     _check_histograms(plan, columns, n_classes)
     check_gradient_limits(decisions.limits, n_classes)
     early = {AdaptiveStep.COLUMN_SELECTION.key, AdaptiveStep.COLUMN_STRENGTHS.key}  # planned before tables
@@ -65,13 +69,21 @@ def check_steps(
     return tuple(replan_step(step, first if step.kind in early else last, neighbours) for step in plan.steps)
 
 
-def _check_table_columns(plan: Plan, columns: Sequence[int], n_columns: int) -> None:
+def _check_table_columns(
+    plan: Plan, tables: Sequence[Sequence[int]], columns: Sequence[BinnedColumn], n_classes: int
+) -> None:
     """Raise ValueError if the tables of a plan are not those that its steps can have chosen."""
-    n_chosen = len(steps_of(plan, AdaptiveStep.COLUMN_SELECTION)) or n_columns
-    fits = len(table_cell_counts(plan)) == len(columns) == len(set(columns)) and len(columns) in (0, n_chosen)
+    taken, cells = [column for table in tables for column in table], table_cell_counts(plan)
+    n_chosen = len(steps_of(plan, AdaptiveStep.COLUMN_SELECTION)) or len(columns)
+    fits = len(cells) == len(tables) and len(taken) == len(set(taken)) and len(taken) in (0, n_chosen)
+    fits &= all(len(table) in ((1, 2) if n_classes > 2 else (1,)) for table in tables)
     fits &= _are_numbered(steps_of(plan, *TABLE_STEPS), TABLE_STEPS)
-    if not fits or not all_ints_in(columns, 0, n_columns - 1):
+    if not fits or not all_ints_in(taken, 0, len(columns) - 1):
         raise ValueError("these tables were not chosen by these steps")
+    for table, n_cells in zip(tables, cells, strict=True):
+        binned = [columns[column] for column in table]
+        if n_cells % prod(column.n_bins for column in binned if not column.ordered):
+            raise ValueError("a table has all categories of its columns")
 
 
 def check_gradient_limits(limits: Sequence[int], n_classes: int) -> None:
@@ -123,13 +135,13 @@ def table_cell_counts(plan: Plan) -> list[int]:
 
 def check_tables(forest: Forest, plan: Plan) -> None:
     """Raise ModelFileError unless the trees of a forest are the tables and rounds that its plan measured."""
-    columns, cells = AdaptiveDecisions.from_choices(plan.choices).tables, table_cell_counts(plan)
+    tables, cells = AdaptiveDecisions.from_choices(plan.choices).tables, table_cell_counts(plan)
     rounds = steps_of(plan, AdaptiveStep.ROUND_GRADIENTS, AdaptiveStep.ROUND_PAIRS)
     round_cells = [step.shape[0] for step in rounds]
     counted = [step.shape for step in steps_of(plan, AdaptiveStep.ROUND_ROWS)]
     summed = [(step.shape[0],) for step in steps_of(plan, AdaptiveStep.ROUND_GRADIENTS)]
     tested = [set(part.tolist()) - {LEAF} for part in np.split(forest.feature, forest.roots[1:])]
-    fits = len(columns) == len(cells) and counted == summed
+    fits = len(tables) == len(cells) and counted == summed
     fits = fits and np.diff(forest.tree_leaves).tolist() == ([*cells, *round_cells] or [1])
-    if not fits or not all(features <= {column} for features, column in zip(tested, columns, strict=False)):
+    if not fits or not all(features <= set(columns) for features, columns in zip(tested, tables, strict=False)):
         raise ModelFileError("the trees of the model are not the tables and rounds that its plan measured.")

@@ -217,7 +217,7 @@ class PrivateForest(method.Method[PrivateForestParameters]):
         )
         decisions = AdaptiveDecisions(
             learned="; ".join(state.decisions) or NO_MEASUREMENTS,
-            tables=[step.table.features[0] for step in state.steps[: state.n_tables]],
+            tables=[list(step.table.features) for step in state.steps[: state.n_tables]],
             limits=[state.start_limit, state.residual_limit],
         )
         released = steps.describe_released(door.plan)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from functools import cache
 from itertools import combinations, product
 from math import prod
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from veilwood.arrays import Floats, Ints
 from veilwood.data.counts import Axis, ContingencyTable
-from veilwood.forests.adaptive.contingency import TINY
+from veilwood.forests.adaptive.contingency import TINY, posterior_counts
 
 MIN_CLASS_FRACTION: Final = 0.02  # smallest frequency of a class, as a fraction of 1 / n_classes
 MIN_CELL_FRACTION: Final = 0.1  # smallest count of a cell, as a fraction of the mean over cells
@@ -81,11 +81,14 @@ def shrunken_mean(doubled_excess: float, noise: float, n_rows: float) -> float:
     return min(max(0.5 + kept * doubled_excess / n_rows / 2, 0.0), 1.0)
 
 
-def newton_step(sums: Floats, noise: float, cells: Floats, table: ContingencyTable, variance: float) -> Floats:
+def newton_step(
+    sums: Floats, noise: float, cells: Floats, table: ContingencyTable, variance: float, frequencies: Floats
+) -> Floats:
     """Return the update of each cell in log-odds.
 
     The noisy gradient sums are split into ``split_components`` and each is shrunk separately. A Newton step follows,
-    whose curvature is increased by the standard deviation of the noise.
+    whose curvature is increased by the standard deviation of the noise. Of three or more classes a frequent one has
+    more curvature than its even part.
     """
     n_outputs = sums.shape[1]
     n_classes, chance = max(n_outputs, 2), noise + float(cells.mean()) * variance
@@ -95,16 +98,73 @@ def newton_step(sums: Floats, noise: float, cells: Floats, table: ContingencyTab
     kept = np.zeros_like(sums)
     for component, size in split_components(sums, table):
         kept += _shrink_component(component, size * n_outputs * chance)
-    curvature = (1 / n_classes) * (1 - 1 / n_classes)
+    curvature = np.full(n_outputs, (1 / n_classes) * (1 - 1 / n_classes))
+    if n_outputs > 1:
+        curvature = np.maximum(curvature, frequencies * (1 - frequencies))
     # Larger by a standard deviation of the noise on a sum; measured with ``loop.COUNT_FRACTION``.
     damped = curvature * (cells[:, None] + 2 * noise**0.5) + MIN_DAMPING
     return np.asarray(np.clip(kept / damped, -MAX_STEP, MAX_STEP))
+
+
+# Histogram of residuals: upper ends of its bins, in fractions of the range of the target; the middle of an octave, as a
+# part of its end; prior fractions of rows on both sides, from the middle bin on.
+_OCTAVES: Final = 2.0 ** np.arange(-7, 1)
+RESIDUAL_ENDS: Final = np.concatenate([-_OCTAVES[-2::-1], _OCTAVES])
+OCTAVE_MIDDLE, OCTAVE_PRIOR = 1 / 1.35, (0.05, 0.08, 0.12, 0.2, 0.25, 0.2, 0.08, 0.02)
+PREDICTABLE: Final = 1 / 9  # fraction of a residual beyond the limit that rounds could have predicted
+MIN_GRADIENT_VARIANCE: Final = 0.05
+LIMITS: Final = np.geomspace(0.02, 1.0, 30)  # that are compared
+MIDDLE_STEPS: Final = 8
+
+
+class ResidualSpread(NamedTuple):
+    """Limit of residuals, as a fraction of the target's range, and what follows for residuals clipped to it.
+
+    Attributes
+    ----------
+    limit, middle : float
+        The limit, and the middle of the clipped residuals.
+    variance : float
+        Variance of the noise on the middle.
+    gradient_variance : float
+        Mean square of clipped residuals, in units of the limit.
+    """
+
+    limit: float
+    middle: float
+    variance: float
+    gradient_variance: float
+
+
+def limit_residuals(
+    counts: Floats, variance: float, n_rows: float, noise_risk: float, max_limit: float
+) -> ResidualSpread:
+    """Find the limit of residuals at which noise, and what is cut off and could be predicted, are least together.
+
+    ``counts`` is the noisy histogram of residuals, and ``noise_risk`` the squared error by noise at a limit of 1.
+    """
+    limits = np.minimum(LIMITS, max_limit)
+    prior = np.array([*OCTAVE_PRIOR[:0:-1], *OCTAVE_PRIOR])
+    mass = posterior_counts(counts, prior / prior.sum(), variance, n_rows)
+    mass /= mass.sum()
+    octaves = OCTAVE_MIDDLE * np.append(0.0, _OCTAVES[1:])
+    away, middle = np.concatenate([-octaves[:0:-1], octaves]), np.zeros(len(limits))
+    for _ in range(MIDDLE_STEPS):
+        clipped = np.clip(away[:, None] - middle, -limits, limits)
+        middle += mass @ clipped
+    beyond = mass @ np.maximum(np.abs(away[:, None] - middle) - limits, 0) ** 2
+    best = int(np.argmin(PREDICTABLE * beyond + noise_risk * limits**2))
+    squares, limit = clipped[:, best] ** 2, float(limits[best])
+    noise = variance / n_rows**2 * float(squares.sum())
+    gradient_variance = max(float(mass @ squares) / limit**2, MIN_GRADIENT_VARIANCE)
+    return ResidualSpread(limit, float(middle[best]), noise, gradient_variance)
 
 
 # Prior standard deviations of effects that are tried, in units of the limit of residuals: of a column or an
 # interaction, and of the mean of a table.
 EFFECT_SCALES, MEAN_SCALES = (0.0, 0.03, 0.1, 0.3), (0.0, 0.03, 0.1, 0.3)
 MAX_CORRELATED_CELLS: Final = 256  # of a table whose effects have a full covariance, which takes their square
+MAX_ORDER: Final = 3  # of interactions that have a standard deviation of their own
 OWN_VARIANCE: Final = 0.05  # of a group of numbers, beside the random walk that neighbouring groups share
 
 
@@ -148,18 +208,19 @@ def _solve_independent(seen: Floats, weight: Floats) -> tuple[Floats, Floats]:
 
 @cache
 def _effect_covariances(shape: tuple[tuple[int, bool], ...]) -> Floats:
-    """Return the covariances of a table's cells for mean, columns and interactions, each of mean variance 1."""
+    """Return the covariances of a table's cells for mean, columns and interactions, each of mean variance 1.
+
+    Interactions of ``MAX_ORDER`` columns and more are one part, as every part multiplies the grid.
+    """
     n_cells, own = prod(size for size, _ in shape), [_group_covariance(*axis) for axis in shape]
-    parts = [np.ones((n_cells, n_cells))]
-    for order in range(1, len(shape) + 1):
-        one_order = np.zeros_like(parts[0])
+    parts = np.zeros((min(len(shape), MAX_ORDER) + 1, n_cells, n_cells))
+    for order in range(len(shape) + 1):
         for chosen in combinations(range(len(shape)), order):
             part: Floats = np.ones((1, 1))
             for place, matrix in enumerate(own):
                 part = np.asarray(np.kron(part, matrix if place in chosen else np.ones_like(matrix)), np.float64)
-            one_order += part
-        parts.append(one_order)
-    return np.stack(parts)
+            parts[min(order, MAX_ORDER)] += part
+    return parts
 
 
 def _group_covariance(size: int, ordered: bool) -> Floats:

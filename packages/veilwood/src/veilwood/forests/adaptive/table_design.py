@@ -159,6 +159,8 @@ UNIT_EFFECT_STRENGTH: Final = 0.4  # E|p - 1/2| / (1/2) for log-odds of standard
 MAX_EFFECT: Final = 2.0  # largest standard deviation of log-odds of one column
 POWERS: Final = np.linspace(0.0, 3.0, 31)  # candidate exponents of the power law of strengths
 MIN_FOR_ROUNDS: Final = 250.0  # need of rounds after tables; 200 and 400 were tried too
+# Columns of a set, as many as compiled loops join (``kernels.MAX_AXES``), and how many are tried for it.
+MAX_SET_COLUMNS, MAX_SET_TRIALS = 6, 16
 SET_GROUPS: Final = (4, 8)  # groups of a numeric column in a set of columns, at least and at most
 TABLE_FRACTIONS: Final = np.geomspace(0.05, 1.0, 25)  # of the budget, tried for tables
 
@@ -308,6 +310,38 @@ def may_be_dominant(columns: Sequence[BinnedColumn], budget: AdaptiveBudget, row
     return budget.allows_joint_noise and numeric and len(columns) > FEW_COLUMNS and row_budget >= MIN_IF_STRONG
 
 
+# Pairs of columns, from three classes on: fewest columns, groups of a numeric column in a pair, and the rows of a class
+# that the median cell needs, in standard deviations of its noise and in numbers.
+MIN_PAIRED, PAIR_GROUPS, PAIR_DEVIATIONS, PAIR_ROWS = 4, 6, 4.0, 8.0
+
+
+def may_be_paired(columns: Sequence[BinnedColumn], n_classes: int) -> bool:
+    """Return True if tables of two columns may pay: with three classes or more, of mostly numeric columns.
+
+    These are often correlated: tables of single columns count what they share several times. With two classes rounds
+    are as good.
+    """
+    mostly_numeric = 2 * sum(column.ordered for column in columns) > len(columns)
+    return n_classes > 2 and len(columns) >= MIN_PAIRED and mostly_numeric
+
+
+def pair_tables(
+    columns: Sequence[BinnedColumn], bounds: GroupBounds, bins: int, class_rows: float, noise: TableNoise,
+    row_epsilon: float,
+) -> list[ContingencyTable]:  # fmt: skip
+    """Return tables of successive pairs of columns, or none if their cells would have too few rows of a class."""
+    tables = []
+    for first in range(0, len(columns), 2):
+        pair = columns[first : first + 2]
+        n_groups = PAIR_GROUPS if len(pair) == 2 else bins
+        axes = (bounds.make_axis(column, n_groups, add_scales=False) for column in pair)
+        tables.append(ContingencyTable(tuple(axes)))
+    sizes = np.sort([table.n_cells for table in tables])
+    deviations, rows = noise.cell_variances(sizes.tolist()) ** 0.5 / row_epsilon, class_rows / sizes
+    enough = np.median(rows / deviations) >= PAIR_DEVIATIONS and np.median(rows) >= PAIR_ROWS
+    return tables if enough and bins >= PAIR_GROUPS else []
+
+
 def extend_pairs(column_sets: Iterable[tuple[int, ...]], n_columns: int) -> list[tuple[int, ...]]:
     """Return triples: each selected pair with one more column.
 
@@ -330,10 +364,31 @@ def random_subsets(size: int, n_columns: int, max_subsets: int, rng: np.random.G
     return sorted({tuple(sorted(columns)) for columns in drawn})
 
 
+def small_sets(
+    columns: Sequence[BinnedColumn], max_cells: float, max_sets: int, rng: np.random.Generator
+) -> list[tuple[int, ...]]:
+    """Draw sets of three columns and more with at most ``max_cells`` cells, without repetitions.
+
+    Half of them have three columns, the others as many as cells allow: they show interactions of any order among these.
+    """
+    drawn, tried = set(), min(len(columns), MAX_SET_TRIALS)
+    for number in range(max_sets):
+        size = 3 if number % 2 else MAX_SET_COLUMNS
+        n_groups, n_cells, taken = groups_per_column(0, size), 1, list[int]()
+        for j in rng.permutation(len(columns))[:tried].tolist():
+            column = columns[j]
+            cells = n_cells * (n_groups + column.n_bins - column.n_value_bins if column.ordered else column.n_bins)
+            if cells <= max_cells and len(taken) < size:
+                n_cells, taken = cells, [*taken, j]
+        if len(taken) >= min(size, 4):
+            drawn.add(tuple(sorted(taken)))
+    return sorted(drawn)
+
+
 def groups_per_column(bins: int, size: int) -> int:
     """Return the groups of a numeric column in a set of columns: an even number, so that halves are separated."""
     low, high = SET_GROUPS
-    return bins if size == 1 else min(max(2 * (bins // 4), low), high) if size == 2 else low
+    return bins if size == 1 else min(max(2 * (bins // 4), low), high) if size == 2 else low if size == 3 else 2
 
 
 # Need for a standard error of about a quarter; limits of the fraction of the remaining budget.
