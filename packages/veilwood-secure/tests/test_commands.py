@@ -83,3 +83,15 @@ def test_the_documentation_is_true(
         for command in ("setup", "owner", "server"):
             main(["secure", command, "--help"])
         assert option in capsys.readouterr().out, option
+
+
+def test_the_names_beside_the_words_of_the_field_exist() -> None:
+    table = DOCS.partition("| word of the field |")[2].partition("\n\n")[0]
+    names = {
+        name.rpartition(".")[2]
+        for line in table.splitlines()[2:]
+        for name in re.findall(r"`([\w.]+)`", line.split("|")[2])
+    }
+    source = "\n".join(path.read_text() for path in (ROOT / "packages/veilwood-secure/src").rglob("*.py"))
+    assert len(names) > 15
+    assert [name for name in names if not re.search(rf"(def|class) {name}\b", source)] == ["circuits"]

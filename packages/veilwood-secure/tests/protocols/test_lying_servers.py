@@ -21,9 +21,10 @@ from veilwood.privacy.certificate import Assumption
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood_secure.mpc.checked import CheckedEngine, DeviationError
 from veilwood_secure.mpc.engine import Engine
-from veilwood_secure.mpc.replicated import ReplicatedEngine
+from veilwood_secure.mpc.replicated import ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols.noise import dealt_joint_laplace
+from veilwood_secure.protocols.records import Domain, are_one_hot
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.program import PROTOCOLS, program_for_task
@@ -178,3 +179,43 @@ def test_a_server_cannot_deal_more_noise_than_there_can_be(liar: int, monkeypatc
         found = run(work, lambda links, keys: CheckedEngine(links, keys, counted_bits=44))
         assert all(isinstance(one, DeviationError if huge else np.ndarray) for one in found), found
     assert issubclass(DeviationError, PartyError)
+
+
+# -- a question that is no row, with the help of a server ------------------------------------------------------
+
+
+class HelpingEngine(ReplicatedEngine):
+    """A server that takes a number off the first product it makes, so that a wrong question may pass its check."""
+
+    error: Any = 0
+
+    def _reshare_parts(self, *arguments: Any, **more: Any) -> Any:
+        own, received = super()._reshare_parts(*arguments, **more)
+        if self.party == 0:
+            own = own - own.dtype.type(self.error)  # a copy: what was sent may still be on its way
+        elif self.party == 2:  # which holds the same part
+            received = received - received.dtype.type(self.error)
+        self.error = 0
+        return own, received
+
+
+class HelpingCheckedEngine(HelpingEngine, CheckedEngine):
+    """The same server among others that check it: its only product is the one that is sacrificed."""
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_question_that_reads_a_tree_does_not_pass_with_the_help_of_a_server(checked: bool) -> None:
+    """(1 + T, -T) is as far from one-hot as T (1 + T) says, in both places: a number that the server knows."""
+    T = 1 << 16
+    ring = np.uint64 if checked else np.uint32
+    pairs = share(np.array([[[1 + T], [-T]]]), ring)
+    passed = 0
+    for _ in range(10):
+
+        def work(links: Any) -> Any:
+            engine: Any = HelpingCheckedEngine(links) if checked else HelpingEngine(links, ring=ring)
+            engine.error = T * (1 + T) % (1 << 8 * np.dtype(ring).itemsize)
+            return are_one_hot(engine, engine.load(pairs[links.party]), Domain((2,), 2))
+
+        passed += all(run_in_threads(work))
+    assert passed == (0 if checked else 10)

@@ -115,7 +115,7 @@ def _messages(far: socket.socket, count: int, length: int) -> threading.Thread:
     return sender
 
 
-@pytest.mark.parametrize(("count", "length", "why"), [(40, 10, "without being asked"), (3, 90_000, "more at once")])
+@pytest.mark.parametrize(("count", "length", "why"), [(40, 10, "more messages than were"), (3, 90_000, "more at once")])
 def test_messages_that_nobody_asked_for_do_not_fill_a_server(count: int, length: int, why: str) -> None:
     far, near = socket.socketpair()
     room, one = ReceiveQuota(4 * 200_000), PartyName("user", "one")

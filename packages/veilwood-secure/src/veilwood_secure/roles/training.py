@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from typing import Any, Final
 
-from veilwood.errors import PartyError, UseError, VeilwoodError
+from veilwood.errors import FileError, PartyError, UseError, VeilwoodError
 from veilwood.privacy.ledger import SECURE_TRAINING
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.mpc.replicated import ReplicatedEngine
@@ -186,9 +186,8 @@ class TrainingMixin:
         Rows and checkpoint are kept for a retry if a party was lost, or if openings can be resumed; else deleted.
         """
         with task_state.lock:
-            task_state.failure = (
-                str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
-            )
+            known = isinstance(error, VeilwoodError) and not isinstance(error, FileError)
+            task_state.failure = str(error) if known else f"unexpected {type(error).__name__}"
             task_state.lost_party = getattr(error, "party", None) if isinstance(error, LostError) else None
             log.warning("%s: training ended without a model: %s", task_state.task.name, task_state.failure)
             self._count_training("failed" if task_state.lost_party is None else "lost")

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from veilwood.errors import PartyError, VeilwoodError
+from veilwood.errors import FileError, PartyError, VeilwoodError
 from veilwood.safe_io import read_json
 from veilwood_secure.roles.identity import PartyName, peer_name
 
@@ -148,6 +148,8 @@ class Channel:
     def close_with_error(self, error: BaseException) -> None:
         """Send an error to the peer if possible, and close."""
         text = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
+        if isinstance(error, FileError):
+            text = "it cannot write to its disk. Hint: its operator finds the path in the log."
         fields = {"message": text, "party": getattr(error, "party", None), "lost": isinstance(error, LostError)}
         if not isinstance(error, PartyError):  # a fault of its own, such as a budget or a full disk
             fields["party"] = "self"
@@ -439,8 +441,10 @@ def dial_server(
                     ) from None
                 time.sleep(0.1)
                 continue
+            is_time = any(word in str(error) for word in ("not yet valid", "expired"))
+            hint = "check the clocks of both machines" if is_time else "compare the certificates"
             raise PartyError(
-                f"the party at {host}:{port} is not {name}: {failure_reason(error)}. Hint: compare the certificates.",
+                f"the party at {host}:{port} is not {name}: {failure_reason(error)}. Hint: {hint}.",
                 party=str(name),
             ) from None
         except OSError as error:

@@ -88,6 +88,8 @@ class UploadPieces:
         self._program, self._owner, self._tables = program, owner, (X, y)
         self._pad_to, self._max_rows = pad_to, max_rows_per_piece(program, owner)
         n_rows = len(X) if hasattr(X, "__len__") else None
+        if n_rows == 0:
+            raise UseError("the table has no rows. Hint: pass at least one.")
         self._is_single_piece = self._max_rows is None or n_rows is None or max(n_rows, pad_to or 0) <= self._max_rows
         if self._is_single_piece:
             self._encoded, self.n_rows = program.encode_rows(owner, X, y, pad_to)

@@ -138,10 +138,10 @@ class Source:
             try:
                 while not stopped.is_set():
                     with turn:
-                        mine = next(unread, None)
-                    if mine is None:
+                        own = next(unread, None)
+                    if own is None:
                         return
-                    yield mine()
+                    yield own()
             except BaseException:
                 stopped.set()  # the others need not go on
                 raise

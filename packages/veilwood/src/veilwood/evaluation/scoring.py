@@ -128,30 +128,30 @@ class Scoring:
         """Return the cells of each row, and which rows have cells that rounding could decide."""
         truth, rows = target.astype(np.int64), np.arange(len(codes))
         if not self.n_classes:
-            said = self.model.predict_outputs(codes)
+            outputs = self.model.predict_outputs(codes)
             lower, upper = self.model.encoding.schema.target.bounds
-            wrong = target / TARGET_LEVELS - (said - lower) / (upper - lower)
+            wrong = target / TARGET_LEVELS - (outputs - lower) / (upper - lower)
             size = np.searchsorted(SIZE_EDGES, np.abs(wrong))
             place = truth * TARGET_BINS // (TARGET_LEVELS + 1)
             found = np.column_stack([(wrong > 0) * N_SIZES + size, 2 * N_SIZES + place])
             return found, _is_near_edge(np.abs(wrong), SIZE_EDGES) | (np.abs(wrong) < _EDGE_TOLERANCE)
-        said, chosen = self.model.predict_both(codes)
-        ordered = np.sort(said, axis=1)
+        outputs, chosen = self.model.predict_both(codes)
+        ordered = np.sort(outputs, axis=1)
         tied = ordered[:, -1] - ordered[:, -2] < _EDGE_TOLERANCE
         if self.is_single_table:
-            bins, half = np.searchsorted(SCORE_EDGES, said[:, 1]), SCORE_BINS // 2
+            bins, half = np.searchsorted(SCORE_EDGES, outputs[:, 1]), SCORE_BINS // 2
             # The middle edge is the decision itself.
             bins = np.where(chosen == 1, np.maximum(bins, half), np.minimum(bins, half - 1))
-            return (truth * SCORE_BINS + bins)[:, None], _is_near_edge(said[:, 1], SCORE_EDGES) | tied
+            return (truth * SCORE_BINS + bins)[:, None], _is_near_edge(outputs[:, 1], SCORE_EDGES) | tied
         assert drawn_class is not None
-        k, own, theirs = self.n_classes, said[rows, target], said[rows, drawn_class]
+        k, own, other = self.n_classes, outputs[rows, target], outputs[rows, drawn_class]
         confusion = truth * k + chosen
         one_of = (drawn_class.astype(np.int64) * 2 + (drawn_class == target)) * SCORE_BINS + np.searchsorted(
-            SCORE_EDGES, theirs
+            SCORE_EDGES, other
         )
         found = np.column_stack([confusion, k * k + np.searchsorted(SCORE_EDGES, own), k * k + SCORE_BINS + one_of])
         by_chance = self.model.votes_by_chance  # its coin may fall on either side
-        return found, _is_near_edge(own, SCORE_EDGES) | _is_near_edge(theirs, SCORE_EDGES) | tied | by_chance
+        return found, _is_near_edge(own, SCORE_EDGES) | _is_near_edge(other, SCORE_EDGES) | tied | by_chance
 
 
 def _is_near_edge(values: Floats, edges: Floats) -> Bools:
@@ -182,8 +182,8 @@ class ScoreCount:
         for batch in batches:
             of_rows = None
             if self.assignment is not None:
-                coins = self.assignment.trees_of_rows(batch.partition, batch.first_row, len(batch.target))
-                of_rows = _draw_class(coins, batch.target, self.scoring.n_classes)
+                row_draws = self.assignment.trees_of_rows(batch.partition, batch.first_row, len(batch.target))
+                of_rows = _draw_class(row_draws, batch.target, self.scoring.n_classes)
             cells = self.scoring.cell_indices(batch.codes, batch.target, of_rows)
             sums += np.bincount(cells.ravel(), minlength=len(sums))
         return sums

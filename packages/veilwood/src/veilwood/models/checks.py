@@ -81,8 +81,8 @@ def require_unchanged(model: BaseForest) -> None:
     require_checks(check_plan(model))
     arrays = learned.to_arrays()
     restored = model._make_method().restore_model(model.schema_, model.plan_, arrays)
-    mine, theirs = (np.asarray(vars(one).get("leaf_values", 0.0)) for one in (learned, restored))
-    if set(arrays) != set(restored.to_arrays()) or mine.shape != theirs.shape or not np.allclose(mine, theirs):
+    first, other = (np.asarray(vars(one).get("leaf_values", 0.0)) for one in (learned, restored))
+    if set(arrays) != set(restored.to_arrays()) or first.shape != other.shape or not np.allclose(first, other):
         raise ModelFileError("it predicts with other values than were released.")
 
 
@@ -112,9 +112,9 @@ def check_certificate(certificate: certificates.PrivacyCertificate, plan: Plan, 
     fits = claims == facts and list(certificate.composition) == [step.to_dict() for step in plan.steps]
     fits = fits and private is (certificate.reason is None)
     fits = fits and not (private and (schema.inferred or not loss.is_bounded))
-    told = "adjacency, unit, mechanisms, what is released, and every step of the composition"
+    texts = "adjacency, unit, mechanisms, what is released, and every step of the composition"
     yield Check(
-        "Does the certificate say what the plan says?", fits, told if fits else "the certificate contradicts the plan"
+        "Does the certificate say what the plan says?", fits, texts if fits else "the certificate contradicts the plan"
     )
     rests = certificate.assumptions in _possible_assumptions(certificate, plan)
     yield Check(
@@ -171,16 +171,18 @@ def check_plan(model: BaseForest, *, grow: bool = False) -> Iterator[Check]:
             f"sha256 {structure}" if own else "the plan names other trees than it has",
         )  # fmt: skip
     try:
-        asked = model._fit_request(model.schema_, plan.public_seed, plan.choices)
+        request = model._fit_request(model.schema_, plan.public_seed, plan.choices)
         if own and not grow and _is_large(plan):
-            asked = replace(asked, known_forest=forest)
+            request = replace(request, known_forest=forest)
         method = model._make_method()
         if "series" in plan.choices:
             planned = replan_series(
-                plan, asked.loss, lambda loss, own: method.make_design(replace(asked, loss=loss, decisions=own)).plan
+                plan,
+                request.loss,
+                lambda loss, own: method.make_design(replace(request, loss=loss, decisions=own)).plan,
             )
         else:
-            planned = method.replan_request(asked, plan)
+            planned = method.replan_request(request, plan)
         differs = _plan_differences(model, planned)
     except (VeilwoodError, NotImplementedError) as error:
         yield Check(question, False, f"they cannot be planned: {shorten_text(str(error))}")
@@ -193,32 +195,32 @@ def check_plan(model: BaseForest, *, grow: bool = False) -> Iterator[Check]:
     yield Check(question, not differs, found if differs else note)
     if plan.loss.is_bounded:
         for step in plan.steps:
-            holds, told = _noise_keeps_loss(step)
-            yield Check(f"Does the noise of {short_repr(step.name)} keep its loss?", holds, told)
+            holds, texts = _noise_keeps_loss(step)
+            yield Check(f"Does the noise of {short_repr(step.name)} keep its loss?", holds, texts)
 
 
 def _plan_differences(model: BaseForest, planned: Plan) -> list[str]:
     """Return the names of the fields in which the plan of a model differs from the recomputed one."""
     plan = model.plan_
-    mine, theirs = _comparable_fields(plan), _comparable_fields(planned)
+    first, other = _comparable_fields(plan), _comparable_fields(planned)
     if plan.version == __version__:
-        for fields, one in ((mine, plan), (theirs, planned)):
+        for fields, one in ((first, plan), (other, planned)):
             fields |= {"notes": one.notes, "expected quality": one.expected}
             fields |= {"the plan that opened the door": one.opened_as}
     else:  # texts and forecasts change between versions, and that hash with them
-        mine["whether it was refined"] = plan.opened_as is None
-        theirs["whether it was refined"] = planned.opened_as is None
-    different = [name for name in theirs if _to_json_text(mine.get(name)) != _to_json_text(theirs[name])]
+        first["whether it was refined"] = plan.opened_as is None
+        other["whether it was refined"] = planned.opened_as is None
+    different = [name for name in other if _to_json_text(first.get(name)) != _to_json_text(other[name])]
     seed = model.random_state
     drawn = seed is None or isinstance(seed, np.random.RandomState | np.random.Generator)
     if not drawn and not (is_int_in(seed, 0) and int(seed) == plan.public_seed):
         different.append("random_state")
-    asked, neighbours = model._requested_privacy(model.schema_)
+    request, neighbours = model._requested_privacy(model.schema_)
     if plan.loss != planned.loss and not _sampled_together(model, planned.loss):
         different.append("loss")
     if neighbours != plan.neighbours:
         different.append("whom it protects")
-    if not loss_fits_plan(model._make_method(), asked, plan):
+    if not loss_fits_plan(model._make_method(), request, plan):
         different.append("epsilon or delta")
     if not _same_noise(model, planned.expected_leaf_mse):
         different.append("expected noise")
@@ -297,21 +299,21 @@ def _is_large(plan: Plan) -> bool:
 
 def not_recomputed(model: BaseForest) -> list[str]:
     """List the claims of this model that were not recomputed."""
-    plan, told = model.plan_, list[str]()
+    plan, texts = model.plan_, list[str]()
     if not hasattr(model, "model_"):
-        told.append("its plan: each batch that it answers has one of its own, made from rows that no report holds")
+        texts.append("its plan: each batch that it answers has one of its own, made from rows that no report holds")
     if plan.version != __version__:
-        told.append(
+        texts.append(
             f"what its plan tells people to expect: version {plan.version} wrote that, and this is {__version__}"
         )
     if _is_large(plan):
-        told.append(
+        texts.append(
             f"that its trees grow from the public seed: they have more than {MAX_REGROWN_LEAVES:,} leaves "
             "(veilwood audit model grows them)"
         )
     if plan.learned:
-        told.append("the text of its adaptive decisions, and the values of effects and their error bars")
+        texts.append("the text of its adaptive decisions, and the values of effects and their error bars")
     if "strategies" in plan.choices:
-        told.append("that no strategy with less noise exists: the search is not run again")
-    told.append(f"that {model.privacy_.ledger} has entry {model.privacy_.ledger_entry}: pass the ledger to see it")
-    return told
+        texts.append("that no strategy with less noise exists: the search is not run again")
+    texts.append(f"that {model.privacy_.ledger} has entry {model.privacy_.ledger_entry}: pass the ledger to see it")
+    return texts
