@@ -50,7 +50,8 @@ def audit_estimator(
     ]
     lines = [
         f"{result.estimator}: claimed epsilon {result.epsilon:g}, lower bound {result.audited.epsilon_lower_bound:.2f} "
-        f"({result.audited.correct:,} of {result.audited.guesses:,} guesses right); control with half the noise "
+        f"({result.audited.correct:,} of {result.audited.guesses:,} guesses right), by its trade-off "
+        f"{result.audited.tradeoff_lower_bound:.2f}; control with half the noise "
         f"{result.control.epsilon_lower_bound:.2f}: {reports.describe_verdict(result)}"
         for result in results
     ]

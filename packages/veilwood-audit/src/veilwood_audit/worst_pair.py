@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from veilwood.arrays import Floats, Ints
+from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import LaplaceMechanism
 from veilwood_audit.noninterference import DoorEvent, event_cost, force_outcomes
@@ -206,12 +207,12 @@ def _coordinate_moves(
 # -- exact losses at the release door ----------------------------------------------------------------------------------
 
 
-def replayed_loss(fit: Callable[[RowCells], object], allowed: Fraction) -> PairLoss:
+def replayed_loss(fit: Callable[[RowCells], object], allowed: Loss) -> PairLoss:
     """Return the exact loss of fits on two tables under the same forced outcomes, as a fraction of what was planned.
 
-    It is the larger of two: that of all steps together, by what is ``allowed`` (epsilon, or rho for zCDP), and that of
-    the worst step, by its own plan. It is infinite if the fits do not pass the door in the same steps: then something
-    public depends on the rows.
+    It is the larger of two: that of all steps together, by what is ``allowed``, and that of the worst step, by its own
+    plan. Steps add up by epsilon if all of them are pure, and otherwise by rho, as in their plan. It is infinite if the
+    fits do not pass the door in the same steps: then something public depends on the rows.
 
     Examples
     --------
@@ -220,7 +221,7 @@ def replayed_loss(fit: Callable[[RowCells], object], allowed: Fraction) -> PairL
     >>> def fit(table):
     ...     forest = vw.RandomTreesClassifier(car.schema, n_estimators=2, max_depth=2, random_state=0)
     ...     return forest.fit(car.X.iloc[list(table)], car.y.iloc[list(table)])
-    >>> replayed_loss(fit, Fraction(1))((1, 2, 3), (1, 3), 0)
+    >>> replayed_loss(fit, Loss.pure(Fraction(1)))((1, 2, 3), (1, 3), 0)
     1.0
     """
 
@@ -234,17 +235,21 @@ def replayed_loss(fit: Callable[[RowCells], object], allowed: Fraction) -> PairL
         events = run(one, outcome), run(other, outcome)
         if len(events[0]) != len(events[1]):
             return math.inf
-        total, worst_step = Fraction(0), Fraction(0)
+        pure, rho, worst_step, is_pure = Fraction(0), Fraction(0), Fraction(0), True
         for event, neighbour in zip(*events, strict=True):
             step = event.step
             if step is None or step != neighbour.step or event.public != neighbour.public:
                 return math.inf
             cost = event_cost(step, event.exact, neighbour.exact)[0]
-            if step.loss.delta > 0 and isinstance(step.mechanism, LaplaceMechanism):  # pure epsilon counts as rho
+            step_is_pure = step.loss.delta == 0
+            if not step_is_pure and isinstance(step.mechanism, LaplaceMechanism):  # pure noise in a plan by rho
                 cost = cost**2 / 2
-            planned = step.loss.rho if step.loss.delta > 0 else step.loss.epsilon
-            total, worst_step = total + cost, max(worst_step, cost / planned if planned else Fraction(0))
-        return float(max(total / allowed, worst_step))
+            pure, rho = pure + cost, rho + (cost**2 / 2 if step_is_pure else cost)
+            planned = step.loss.epsilon if step_is_pure else step.loss.rho
+            worst_step = max(worst_step, cost / planned if planned else Fraction(0))
+            is_pure = is_pure and step_is_pure
+        total, limit = (pure, allowed.epsilon) if is_pure else (rho, allowed.rho)
+        return float(max(total / limit, worst_step)) if limit else math.inf
 
     return loss_of
 

@@ -116,8 +116,9 @@ PROPERTIES: dict[str, tuple[Property, tuple[Any, ...]]] = {
 def holds(name: str, **how: Any) -> bool:
     """Return whether no example breaks a property."""
     check, strategies = PROPERTIES[name]
-    run: Any = given(*strategies)
-    tried = settings(deadline=None, database=None, **how)(run(check))
+    with_settings: Any = settings(deadline=None, database=None, **how)
+    with_examples: Any = given(*strategies)
+    tried = with_settings(with_examples(check))
     try:
         tried()
     except AssertionError:

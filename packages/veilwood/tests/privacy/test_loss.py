@@ -232,3 +232,23 @@ def test_grades_of_guarantees() -> None:
     assert {epsilon: guarantee_strength(epsilon).grade for epsilon in grades} == grades
     with_verdict = {grade for epsilon, grade in grades.items() if guarantee_strength(epsilon).verdict}
     assert with_verdict == {"weak", "nearly none"}
+
+
+def test_an_epsilon_is_claimed_at_its_delta_and_above_only() -> None:
+    delta = Fraction(1, 10**6)
+    stated = Loss(Fraction(1), delta)
+    assert [stated.epsilon_at(at) for at in (Fraction(0), delta / 2, delta, 2 * delta)] == [None, None, 1, 1]
+    assert not stated.is_within(Loss(Fraction(9), delta / 2))
+    assert stated.is_within(Loss(Fraction(1), delta))
+    only_rho = Loss(None, Fraction(0), Fraction(1, 10))
+    assert only_rho.epsilon_at(Fraction(0)) is None
+    assert only_rho.epsilon_at(delta) is not None
+    assert not Loss.unbounded().is_within(stated)
+
+
+def test_accounting_is_open_only_where_rho_does_not_imply_epsilon() -> None:
+    delta = Fraction(1, 10**6)
+    open_loss = Loss.pure_or_zcdp(Fraction(1), delta)
+    assert open_loss.accounting_open
+    assert not any(loss.accounting_open for loss in (Loss.pure(Fraction(1)), Loss.zcdp(Fraction(1, 50), delta)))
+    assert not Loss(Fraction(1), delta).accounting_open
