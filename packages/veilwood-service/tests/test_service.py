@@ -42,7 +42,8 @@ def test_private_answers_are_quoted_charged_and_stored(running: Running) -> None
     first = running.post("analyst", f"/v1/models/{model}/answers", rows)
     assert running.post("analyst", f"/v1/models/{model}/answers", rows) == first
     assert running.post("analyst", f"/v1/models/{model}/quote", rows)["answered_before"]
-    assert running.get("auditor", "/v1/datasets/cars/ledger")["spent"] == "epsilon=0.5"
+    ledger = running.ledger()
+    assert (ledger["spent"], ledger["entries"][0]["model"]) == ("epsilon=0.5", model)
     more = {"rows": CAR.X[4:8].to_dict("records"), "epsilon": 2.75}
     refused = running.ask("analyst", "POST", f"/v1/models/{model}/answers", json=more)
     assert (refused.status_code, refused.json()["remaining"]) == (409, "epsilon=2.5")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training and prediction on secret shares among three semi-honest servers, with differential privacy.
+"""Training and prediction on secret shares among three servers, with differential privacy.
 
 Start with ``local_servers``, ``Owner`` and ``User``; docs/secure.md describes real deployments.
 """

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from veilwood.errors import VeilwoodError
-from veilwood_secure.roles.config import Address, Config, set_up_roles
+from veilwood.cli.main import main
+from veilwood.errors import SetupError, UseError, VeilwoodError
+from veilwood_secure.roles.config import CONFIG_FILE, TASKS_FILE, Address, Config, set_up_roles
 from veilwood_secure.roles.local import _free_ports
+from veilwood_secure.roles.program import program_for_task
 from veilwood_testing.secure_roles import SCHEMA, TASK
 
 
@@ -69,3 +74,64 @@ def test_servers_of_this_machine_listen_where_no_outgoing_connection_can_come_fi
     ports = _free_ports(6)
     assert len(set(ports)) == 6
     assert all(1024 < port < 32_768 for port in ports)
+
+
+def test_a_task_that_is_added_undoes_no_revocation(tmp_path: Path) -> None:
+    set_up_roles(tmp_path, TASK, addresses=[Address("127.0.0.1", 1, 2)] * 3)
+    replace(Config.load(tmp_path / "server-0"), refused=("user analyst",), timeout=7.0).save()
+    own = (tmp_path / "server-0" / CONFIG_FILE).read_bytes()
+    set_up_roles(tmp_path, replace(TASK, name="another"))
+    assert (tmp_path / "server-0" / CONFIG_FILE).read_bytes() == own
+    found = Config.load(tmp_path / "server-0")
+    assert (found.refused, found.timeout) == (("user analyst",), 7.0)
+    assert [task.name for task in found.tasks] == [TASK.name, "another"]
+
+
+def test_a_configuration_is_in_two_files(tmp_path: Path) -> None:
+    set_up_roles(tmp_path, TASK, addresses=[Address("127.0.0.1", 1, 2)] * 3)
+    own, shared = (tmp_path / "server-0" / name for name in (CONFIG_FILE, TASKS_FILE))
+    assert set(json.loads(shared.read_text())) == {"servers", "tasks"}
+    assert not {"servers", "tasks"} & set(json.loads(own.read_text()))
+    own.write_text(json.dumps({**json.loads(own.read_text()), "tasks": []}))
+    with pytest.raises(SetupError):
+        Config.load(tmp_path / "server-0")
+    shared.unlink()
+    with pytest.raises(SetupError):
+        Config.load(tmp_path / "server-0")
+
+
+@pytest.mark.parametrize(
+    ("role", "of"), [("server-0", "server-1"), ("owner-north", "owner-south"), ("owner-north", "user-analyst")]
+)
+def test_the_certificate_of_another_role_is_refused_at_the_start(tmp_path: Path, role: str, of: str) -> None:
+    set_up_roles(tmp_path, TASK, addresses=[Address("127.0.0.1", 1, 2)] * 3)
+    kind = role.partition("-")[0]
+    assert Config.load_for_role(kind, tmp_path / role).name
+    for name in ("certificate.pem", "key.pem"):
+        shutil.copy(tmp_path / of / name, tmp_path / role / name)
+    with pytest.raises(SetupError):
+        Config.load_for_role(kind, tmp_path / role)
+    (tmp_path / role / "certificate.pem").write_text("nothing")
+    with pytest.raises(SetupError):
+        Config.load_for_role(kind, tmp_path / role)
+
+
+def test_one_owner_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(TASK.schema))
+    schema = str(tmp_path / "schema.json")
+    arguments = ["secure", "setup", str(tmp_path / "roles"), "--schema", schema, "--user", "analyst"]
+    assert main([*arguments, "--owner", "north", "--owner", "north"]) == 2
+    assert not (tmp_path / "roles").exists()
+    assert main([*arguments, "--owner", "north", "--owner", "south"]) == 0
+
+
+def test_the_papers_even_split_of_epsilon_is_beside_ours() -> None:
+    budgets = {}
+    for budget in ("growing", "even"):
+        task = replace(TASK, protocol="cdp-id3", settings={"max_depth": 3, "budget": budget})
+        budgets[budget] = [step.loss.epsilon for step in program_for_task(task).plan.steps]
+        assert sum(budgets[budget]) == 2  # type: ignore[arg-type]
+    assert budgets["even"] == [Fraction(1, 2)] * 4
+    assert budgets["growing"] != budgets["even"]
+    with pytest.raises(UseError):
+        program_for_task(replace(TASK, protocol="cdp-id3", settings={"budget": "generous"}))

@@ -160,7 +160,7 @@ class Expected(BaseModel):
 
 
 class LedgerEntry(BaseModel):
-    """One charge."""
+    """One charge. ``model`` is the release that it paid for, or the predictor that answered."""
 
     id: int
     time: str
@@ -176,6 +176,7 @@ class LedgerEntry(BaseModel):
     key: str
     account: str
     grant: str
+    model: str | None
 
 
 class AccountSpent(BaseModel):

@@ -392,11 +392,14 @@ def get_ledger(
     entries = service.ledgers.open(name).entries()[::-1]
     start = next((i for i, entry in enumerate(entries) if after is not None and str(entry.id) == after), -1) + 1
     shown, page = entries[start : start + limit], list[responses.LedgerEntry]()
+    keys = tuple(entry.key for entry in shown)
+    paid = {row["id"]: row["id"] for row in service.database.find_all(store.models, id=keys)}
+    paid |= {row["id"]: row["model"] for row in service.database.find_all(store.answers, id=keys)}
     for entry in shown:
         facts = {key: value for key, value in asdict(entry).items() if key not in ("loss", "schema", "purpose")}
         if entry.state == "cancelled" and "data" not in caller.scopes:
             facts["resolution"] = None  # only custodians see why rows were rejected
-        loss = {"loss": str(entry.loss), "epsilon": _epsilon_of(entry.loss)}
+        loss = {"loss": str(entry.loss), "epsilon": _epsilon_of(entry.loss), "model": paid.get(entry.key)}
         page.append(responses.LedgerEntry(**{**facts, **loss, "schema_hash": entry.schema}))
     cursor = str(shown[-1].id) if start + limit < len(entries) else None
     budget, accounts = _budget_summary(service, dataset).model_dump(), _spent_by_account(service, name)

@@ -193,7 +193,7 @@ function budgetCard(dataset, ledger, allowances, mayPlan) {
               return {
                 name: one.account,
                 value: one.epsilon,
-                text: `${short(one.epsilon)} in ${one.releases}${own.length ? `, ${own.join(", ")} left` : ""}`,
+                text: `${short(one.epsilon)} in ${one.releases} ${one.releases === 1 ? "release" : "releases"}${own.length ? `, ${own.join(", ")} left` : ""}`,
               };
             }),
             { name: "nobody yet", value: rest, text: `${short(rest)} left` },
@@ -444,7 +444,7 @@ function ledgerCard({ name, frozen }, ledger) {
                 "div",
                 { class: "small" },
                 link(`#/plans/${one.grant}`, "plan"),
-                one.state === "committed" && [" · ", link(`#/models/${one.key}`, "release")],
+                one.model && [" · ", link(`#/models/${one.model}`, "release")],
               ),
           ],
         ],

@@ -106,7 +106,7 @@ export async function detail(number) {
       model.kind === "trained" && [
         "Quality",
         quality(model, (_, value) => value.toFixed(3)) ?? "–",
-        measureOf(model.quality) ?? "not measured yet",
+        measureOf(model.quality) ?? (evaluations.length ? "hidden by the noise" : "not measured yet"),
       ],
       ["Data set", link(`#/data/${model.dataset}`, model.dataset)],
       ["Owner", model.account, when(model.created)],
