@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.signature import generate_key_pair
-from veilwood.series import ReleaseSeries, assign_trees
+from veilwood.series import FORMAT, ReleaseSeries, _digest, _read_state, assign_trees, sort_header, write_safetensors
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -391,6 +392,54 @@ def test_older_copies_and_other_ledgers_are_refused(tmp_path: Path) -> None:
         ReleaseSeries.load(folder / "ward.series", ledger=vw.MemoryLedger()).release(folder / "rows.csv")
     with pytest.raises(ParameterError):
         ReleaseSeries.load(folder / "ward.series").release(folder / "rows.csv")
+
+
+def edit_file(path: Path, edit: Callable[[dict[str, Any], dict[str, Ints]], Any]) -> None:
+    """Rewrite a file of a series as somebody would who knows its format: the checksum holds."""
+    state, held = _read_state(path)
+    arrays = dict(held)
+    edit(state, arrays)
+    text = json.dumps(state, sort_keys=True)
+    metadata = {"format": FORMAT, "series": text, "sha256": _digest(text, arrays)}
+    path.write_bytes(sort_header(write_safetensors(arrays, metadata)))
+
+
+def costlier_plan(series: ReleaseSeries, opened: bool) -> Callable[[dict[str, Any], dict[str, Ints]], None]:
+    """The plan of the same series at a hundred times its loss."""
+    other = make(epsilon=400.0)
+    other._terms = replace(other._terms, id=series._terms.id)
+
+    def edit(state: dict[str, Any], arrays: dict[str, Ints]) -> None:
+        state["parameters"]["epsilon"], state["plan"] = 400.0, other.plan().to_dict()
+        state["opened"] = state["opened"] if opened else None
+
+    return edit
+
+
+def other_months(state: dict[str, Any], arrays: dict[str, Ints]) -> None:
+    state["plan"]["choices"]["series"]["period"]["values"] = ["2", "1", "3", "4"]
+
+
+@pytest.mark.parametrize("change", ["loss", "loss before opening", "periods"])
+def test_a_plan_that_was_not_charged_is_refused(change: str, tmp_path: Path) -> None:
+    """Whoever can write the file gets no other plan under the charge of the first."""
+    ledger, file = vw.SQLiteLedger(tmp_path / "spends.db", epsilon=4, delta=1e-6), tmp_path / "ward.series"
+    series = make(ledger=ledger)
+    series.save(file)
+    series.release(rows())
+    edit = other_months if change == "periods" else costlier_plan(series, change == "loss")
+    edit_file(file, edit)
+    ReleaseSeries.load(file)  # the file itself is consistent
+    with pytest.raises(LedgerError):
+        ReleaseSeries.load(file, ledger=ledger)
+    late = ReleaseSeries.load(file)
+    late._ledger = ledger
+    for each, kind in ((late, LedgerError), (series, ModelFileError)):
+        with pytest.raises(kind):
+            each.release(rows())
+        with pytest.raises(kind):
+            each.release(rows(), number=1)
+    assert len(ledger.entries()) == 2
 
 
 def test_an_entry_resolved_too_early_ends_the_release() -> None:

@@ -51,7 +51,7 @@ from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.certificate import Spend, build_certificate
 from veilwood.privacy.door import Measurement, SeriesDoor
 from veilwood.privacy.entropy import random_integers
-from veilwood.privacy.ledger import Entry, Ledger
+from veilwood.privacy.ledger import Entry, Ledger, exact_loss
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
@@ -385,6 +385,7 @@ class ReleaseSeries:
         """
         ledger = self._require_ledger()
         self._read_again()
+        self._check_charge(ledger)
         if number is not None and number in self._records:
             return self.model(number)
         following = self._next_number(ledger)
@@ -499,18 +500,30 @@ class ReleaseSeries:
         if entry is None or entry.state != "reserved":
             raise LedgerError(f"the entry of release {number} was resolved while it was measured.")
 
+    def _check_charge(self, ledger: Ledger) -> None:
+        """Raise LedgerError unless what the ledger holds for this series, if anything, was charged for its plan.
+
+        Whoever can write the file could otherwise change the loss or the periods of a series that is charged already.
+        """
+        entry, plan, opened = ledger.find(self._key(0)), self.plan(), self._opened
+        if opened is not None and (entry is None or entry.id != opened["entry"]):
+            raise LedgerError(f"{ledger.name} is not the ledger that this series was charged to.")
+        if entry is not None and (entry.plan != plan.fingerprint() or entry.loss != exact_loss(plan.loss)):
+            raise LedgerError(
+                f"{ledger.name}, entry {entry.id}, was charged for another plan than that of this series, which has "
+                "been changed since. Hint: restore the file that was charged, or plan a new series."
+            )
+
     def _open(self, ledger: Ledger, X: Any) -> None:
         """Charge the loss of the whole series, once."""
         if self._opened is not None:
-            entry = ledger.find(self._key(0))
-            if entry is None or entry.id != self._opened["entry"]:
-                raise LedgerError(f"{ledger.name} is not the ledger that this series was charged to.")
             return
         spend = SeriesDoor.open_series(self.plan(), ledger, self._key(0), table=handle_of(X))
         self._opened = {
             "ledger": spend.ledger, "entry": spend.entry, "durability": spend.durability,
             "not_private": spend.not_private,
         }  # fmt: skip
+        self._check_charge(ledger)  # another process may have opened the series meanwhile
         if self._path is not None:
             self._write(self._path)
 
@@ -595,18 +608,20 @@ class ReleaseSeries:
                 series._records[int(number)] = _Record(values, tuple(lost))
             if not all(is_int_in(number, 1, series.n_releases) for number in series._records):
                 raise ModelFileError("the series has releases that were not planned.")
-            return series
         except VeilwoodError as error:
             raise ModelFileError(f"cannot load {short_repr(str(path))}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ModelFileError(f"cannot load {short_repr(str(path))}: {type(error).__name__}.") from None
+        if series._ledger is not None:
+            series._check_charge(series._ledger)
+        return series
 
     def _read_again(self) -> None:
         """Take over the releases that another process has written meanwhile."""
         if self._path is None or not self._path.exists():
             return
         other = type(self).load(self._path)
-        if other._terms.id != self._terms.id:
+        if other.plan() != self.plan():
             raise ModelFileError(f"{short_repr(str(self._path))} holds another series now. Hint: save to another file.")
         self._records.update(other._records)
         self._opened = other._opened or self._opened
