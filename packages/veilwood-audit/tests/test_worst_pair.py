@@ -506,7 +506,7 @@ def sampled_fits(name: str, **params: Any) -> tuple[SampledRelease, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(  # of others, which spread their budget, 300 fits per half show too little
-    "name", ["RandomTreesClassifier", "RandomTreesRegressor", "MatrixForestClassifier", "PrivateForestClassifier"]
+    "name", ["RandomTreesClassifier", "RandomTreesRegressor", "MatrixForestClassifier"]
 )
 def test_samples_of_whole_fits_show_no_more_than_the_claim_and_an_eighth_of_the_noise_is_found(name: str) -> None:
     bounds = []

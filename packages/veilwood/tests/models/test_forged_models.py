@@ -176,7 +176,7 @@ def stands(path: Path) -> bool:
         return False
 
 
-FORGED_TABLES: dict[str, Callable[[list[int]], Any]] = {
+FORGED_TABLES: dict[str, Callable[[list[list[int]]], Any]] = {
     "one forgotten": lambda tables: tables[:-1],
     "two as one": lambda tables: [[*tables[0], *tables[1]], *tables[2:]],
     "all as pairs": lambda tables: [[*tables[j], *tables[j + 1]] for j in (0, 2, 4)],

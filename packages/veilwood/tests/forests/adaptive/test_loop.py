@@ -170,8 +170,8 @@ def test_rows_that_score_candidates_grow_as_their_epsilon_falls(monkeypatch: pyt
     monkeypatch.setattr(MemoryBackend, "run_on_sample", run)
     X, y = table_of("two", 3000)
     for k in (1, 5):
-        whole = (pd.concat([part] * k, ignore_index=True) for part in (X, pd.Series(y)))
-        forest_of("two", epsilon=1.0, privacy_unit=k).fit(*whole)
+        target = pd.concat([pd.Series(y)] * k, ignore_index=True)
+        forest_of("two", epsilon=1.0, privacy_unit=k).fit(pd.concat([X] * k, ignore_index=True), target)
     assert sampled[1] == pytest.approx(200 / 3000, rel=0.1)
     assert sampled[5] == pytest.approx(sampled[1], rel=0.1)
 

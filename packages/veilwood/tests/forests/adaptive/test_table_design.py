@@ -276,7 +276,9 @@ def test_groups_in_a_set_have_the_median_as_a_border() -> None:
 @pytest.mark.parametrize("max_cells", [8, 20, 64])
 def test_small_sets_keep_their_cells_and_six_binary_columns_are_one_set(max_cells: int) -> None:
     kinds = ["ab", "ab", "ab", "ab", "ab", "ab", "abcdefghijk"]
-    columns = [{"name": f"c{j}", "kind": "categorical", "values": list(values)} for j, values in enumerate(kinds)]
+    columns: list[dict[str, Any]] = [
+        {"name": f"c{j}", "kind": "categorical", "values": list(values)} for j, values in enumerate(kinds)
+    ]
     columns += [{"name": "x", "kind": "numeric", "lower": 0, "upper": 1, "nullable": True}]
     target = {"name": "y", "kind": "categorical", "values": ["a", "b"]}
     facts = {"name": "s", "task": "classification", "target": "y", "columns": [*columns, target]}
