@@ -61,5 +61,5 @@ def test_rows_and_questions_that_are_not_one_hot_are_refused() -> None:
         bad[place_, 0] += value
         with pytest.raises(VeilwoodError, match="one-hot"):
             program.check_rows(engine, "north", {**good, "features": engine.load((bad,))})
-        with pytest.raises(VeilwoodError, match="not rows"):
+        with pytest.raises(VeilwoodError, match="do not fit the schema"):
             program.check_queries(engine, "u", {"features": engine.load((bad,))})

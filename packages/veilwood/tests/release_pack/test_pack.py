@@ -9,6 +9,8 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,10 @@ import veilwood as vw
 from veilwood import estimators
 from veilwood.cli.main import main
 from veilwood.errors import FileError, LedgerError, ParameterError, SignatureError, UseError, VeilwoodError
+from veilwood.evaluation.evaluate import Evaluation, evaluation_plan
 from veilwood.models import file as model_file
 from veilwood.privacy import signature
+from veilwood.privacy.loss import Loss
 from veilwood.release_pack import pack as packs
 from veilwood.release_pack.pack import CONTENTS, MANIFEST, environment_bom, is_pack, verify_pack, write_pack
 from veilwood_testing.release_packs import card_text, fit_and_charge
@@ -285,6 +289,36 @@ def test_an_evaluation_that_was_not_charged_is_not_packed(here: Path) -> None:
         write_pack_in(here, "new", evaluation=here / "free.json")
 
 
+def test_an_evaluation_charged_to_another_ledger_of_the_same_name_is_not_packed(here: Path) -> None:
+    car, forest = vw.datasets.car(), vw.load(here / "visits.veilwood")
+    (here / "elsewhere").mkdir()
+    elsewhere = vw.SQLiteLedger(here / "elsewhere" / "visits.db", epsilon=1000)
+    foreign = vw.evaluate(forest, car.X, car.y, epsilon=100, ledger=elsewhere)
+    assert (foreign.privacy.ledger, foreign.privacy.ledger_entry) == (
+        forest.privacy_.ledger, forest.privacy_.ledger_entry,
+    )  # fmt: skip
+    foreign.save(here / "foreign.json")
+    with pytest.raises(LedgerError):
+        write_pack_in(here, "new", evaluation=here / "foreign.json")
+    foreign = vw.evaluate(forest, car.X, car.y, epsilon=1.0, ledger=vw.MemoryLedger(epsilon=3))
+    same_loss = replace(foreign, privacy=replace(foreign.privacy, ledger=forest.privacy_.ledger, ledger_entry=2))
+    ledger = json.loads((here / "pack" / "ledger.json").read_text())
+    assert not packs._shares_charge(same_loss, forest)  # of no held-out part
+    assert not packs._has_own_charge(same_loss, ledger)
+
+
+def test_a_pack_with_an_evaluation_that_nothing_pays_for_is_not_verified(here: Path) -> None:
+    evaluation = Evaluation.load(here / "visits.quality.json")
+    ledger = json.loads((here / "pack" / "ledger.json").read_text())
+    own = {each["id"]: each for each in ledger["entries"]}[evaluation.privacy.ledger_entry]
+    assert packs._has_own_charge(evaluation, ledger)
+    smaller = Loss.pure(Fraction(1, 100)).to_dict()
+    for change in ({"plan": "0" * 64}, {"state": "reserved"}, {"neighbours": "two rows"}, {"loss_exact": smaller}):
+        entries = [{**each, **change} if each is own else each for each in ledger["entries"]]
+        assert not packs._has_own_charge(evaluation, {**ledger, "entries": entries}), change
+    assert not packs._has_own_charge(evaluation, {**ledger, "ledger": "ledger other.db"})
+
+
 def test_an_unsettled_charge_is_not_packed(here: Path) -> None:
     ledger = vw.SQLiteLedger(here / "crash.db", epsilon=3)
     settle, ledger.settle = ledger.settle, lambda *_: None  # type: ignore[method-assign]
@@ -304,9 +338,15 @@ def test_a_held_out_evaluation_shares_the_charge(here: Path) -> None:
     fitted = vw.RandomTreesClassifier(car.schema, epsilon=1.0, random_state=0, ledger=ledger, n_estimators=2)
     fitted.fit(car.X, car.y, holdout_fraction=0.3)
     vw.save(fitted, here / "held.veilwood")
-    fitted.evaluation_.save(here / "held.json")
+    held = fitted.evaluation_
+    held.save(here / "held.json")
     write_pack_in(here, "new", model=here / "held.veilwood", ledger=ledger, evaluation=here / "held.json")
     assert failures(here, "new") == []
+    larger = evaluation_plan(fitted, Loss.pure(Fraction(2)), fitted.plan_.neighbours, share=0.3)
+    assert packs._shares_charge(held, fitted)
+    assert not packs._shares_charge(replace(held, plan=larger), fitted)
+    whole = evaluation_plan(fitted, held.plan.loss, fitted.plan_.neighbours)
+    assert not packs._shares_charge(replace(held, plan=whole), fitted)
 
 
 def test_a_ledger_with_a_release_that_is_not_private_says_so(here: Path) -> None:

@@ -240,7 +240,7 @@ def bucket_size(n_gates: int) -> int:
     """Return the smallest number of triples per gate for which wrong ones fit a wrong gate with probability 2^-41.
 
     >>> bucket_size(1 << 20), bucket_size(1 << 13), bucket_size(1)
-    (2, 3, 22)
+    (2, 3, 23)
     """
     return next(size for size in count(2) if comb(size * (n_gates + 1), size) >= MIN_ARRANGEMENTS)
 

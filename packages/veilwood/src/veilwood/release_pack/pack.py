@@ -38,11 +38,12 @@ from veilwood.errors import (
     shorten_text,
 )
 from veilwood.estimators.base import BaseForest
-from veilwood.evaluation.evaluate import Evaluation, model_hash
+from veilwood.evaluation.evaluate import Evaluation, evaluation_plan, model_hash
 from veilwood.models import file as model_file
-from veilwood.models.checks import Check
+from veilwood.models.checks import Check, check_certificate, require_checks
 from veilwood.models.measurements import check_rebuilds, export_measurements
 from veilwood.privacy import signature
+from veilwood.privacy.door import parallel_loss
 from veilwood.privacy.ledger import Entry, Ledger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
@@ -83,6 +84,7 @@ CONTENTS: Final = {
 """Every file that a pack may hold beside the manifest and its signature."""
 _OPTIONAL: Final = ("measurements.parquet", "quality.json", "plan-executed.json", "plan.json.sig")
 _FROM_THE_ENVIRONMENT: Final = ("report.html", "sbom.cdx.json")  # signed, but not computed again by who verifies
+SETTLED: Final = ("committed", "resolved")  # states of an entry that was charged for good
 _MAX_FILE_BYTES: Final = 1 << 31
 _MAX_ARCHIVE_BYTES: Final = 1 << 32
 _ODD_CONTENT: Final = (VeilwoodError, KeyError, IndexError, TypeError, ValueError, AttributeError, OSError)
@@ -202,23 +204,51 @@ def _collect_facts(
 
 
 def _require_charged_evaluation(evaluation: Evaluation | None, model: Any, ledger: Mapping[str, Any]) -> None:
-    """Raise an error unless an evaluation is of this model, private, and paid for in the same ledger.
-
-    One on held-out units shares the entry of the fit (proofs/evaluation.md).
-    """
+    """Raise an error unless an evaluation is of this model, private, and paid for in the packed ledger."""
     if evaluation is None:
         return
-    certificate, own = evaluation.privacy, model.privacy_
-    if evaluation.plan.parameters["model"] != model_hash(model):
+    certificate, plan = evaluation.privacy, evaluation.plan
+    if plan.parameters["model"] != model_hash(model):
         raise UseError("the evaluation belongs to another model. Hint: evaluate this model, or omit the evaluation.")
     if not certificate.is_private:
         raise UseError("the evaluation is NOT PRIVATE. Hint: omit it, or evaluate with a finite epsilon.")
-    plans = {each["plan"]: each["id"] for each in ledger["entries"] if each["state"] != "cancelled"}
-    shares = (certificate.ledger, certificate.ledger_entry) == (own.ledger, own.ledger_entry)
-    if not shares and plans.get(certificate.plan_hash) != certificate.ledger_entry:
+    require_checks(check_certificate(certificate, plan, model.schema_))
+    planned = evaluation_plan(model, plan.loss, plan.neighbours, plan.parameters["invalid"])
+    if [step.to_dict() for step in planned.steps] != [step.to_dict() for step in plan.steps]:
+        raise UseError("the evaluation was not measured as planned for this model. Hint: evaluate it again.")
+    if not _shares_charge(evaluation, model) and not _has_own_charge(evaluation, ledger):
         raise LedgerError(
             f"{ledger['ledger']} has no charge for the evaluation. Hint: evaluate with --ledger, or omit it."
         )
+
+
+def _shares_charge(evaluation: Evaluation, model: Any) -> bool:
+    """Return True if the entry of the fit pays for an evaluation on held-out units, as a ``ParallelDoor`` requires.
+
+    Proof: proofs/evaluation.md, "A held-out fraction". The number of the entry shows nothing by itself: another ledger
+    of the same name has it too.
+    """
+    certificate, plan, own, fitted = evaluation.privacy, evaluation.plan, model.privacy_, model.plan_
+    share = plan.parameters.get("share")
+    return (
+        (certificate.ledger, certificate.ledger_entry) == (own.ledger, own.ledger_entry)
+        and isinstance(share, float) and 0 < share < 1
+        and plan.neighbours == fitted.neighbours and plan.neighbours.in_one_part
+        and plan.loss == parallel_loss(fitted.loss)
+    )  # fmt: skip
+
+
+def _has_own_charge(evaluation: Evaluation, ledger: Mapping[str, Any]) -> bool:
+    """Return True if a settled entry of the packed ledger is for this evaluation, and charges no less than it costs."""
+    certificate, plan = evaluation.privacy, evaluation.plan
+    entry = next((each for each in ledger["entries"] if each["id"] == certificate.ledger_entry), None)
+    return (
+        entry is not None
+        and certificate.ledger == ledger["ledger"]
+        and entry["state"] in SETTLED and entry["not_private"] is None
+        and entry["plan"] == certificate.plan_hash and entry["neighbours"] == str(plan.neighbours)
+        and plan.loss.is_within(Loss.from_dict(entry["loss_exact"]))
+    )  # fmt: skip
 
 
 def _opening_plan(model: BaseForest) -> Plan:
@@ -598,7 +628,7 @@ def _check_ledger(facts: ReleaseFacts) -> str:
     total = Loss.total(Loss.from_dict(each["loss_exact"]) for each in counted)
     if any(each["not_private"] for each in counted):
         total = Loss.unbounded()
-    if entry["plan"] != certificate.plan_hash or entry["state"] not in ("committed", "resolved"):
+    if entry["plan"] != certificate.plan_hash or entry["state"] not in SETTLED:
         raise LedgerError(f"entry {certificate.ledger_entry} is not the charge of this model.")
     if not facts.model.plan_.loss.is_within(Loss.from_dict(entry["loss_exact"])):
         raise LedgerError(f"entry {certificate.ledger_entry} charges less than the model costs.")
