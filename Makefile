@@ -23,7 +23,9 @@ $(CORE): packages/veilwood/pyproject.toml
 	$(PIP) --no-build-isolation -e 'packages/veilwood[plots]'
 	touch $(CORE)
 
+# Tools may come as sources with a build system of their own (reuse needs poetry), so only our packages are built without isolation.
 $(STAMP): $(CORE) $(PROJECTS) requirements-test.txt requirements-dev.txt
+	$(PIP) -r requirements-dev.txt
 	$(PIP) --no-build-isolation -r requirements-test.txt
 	touch $(STAMP)
 
