@@ -444,6 +444,56 @@ def user(
     return print_result(as_json, {"labels": [str(label) for label in labels], "privacy": certificate.to_dict()}, text)
 
 
+@secure.command("verify-receipts")
+def verify_receipts(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of any role of the task.")],
+    receipts: Annotated[Path, typer.Argument(metavar="JSON", help="Receipts written by veilwood secure user.")],
+    table: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="Queries. Check that the answers are answers to these rows.")
+    ] = None,
+    task: TaskName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify the servers' signatures under answers, and print what was answered.
+
+    \b
+    Example:
+      veilwood secure verify-receipts clinics/user-analyst receipts.json patients.csv
+    """
+    import numpy as np
+
+    from veilwood.data.encoding import class_labels
+    from veilwood.data.tables import read_table
+    from veilwood.safe_io import read_json, read_text
+    from veilwood_secure.roles.config import Config
+    from veilwood_secure.roles.hidden_programs import HiddenForest
+    from veilwood_secure.roles.program import program_for_task
+    from veilwood_secure.roles.receipts import Receipt, read_answers
+
+    config = Config.load(folder)
+    chosen = config.find_task(task)
+    found = [Receipt.from_dict(data) for data in read_json(read_text(receipts))]
+    authority = config.servers_authority.read_bytes()
+    program = program_for_task(chosen)
+    if not isinstance(program, HiddenForest):
+        signers = ", ".join(str(receipt.verify(authority)) for receipt in found)
+        training, opened = (found[0].facts.get(key) for key in ("training", "opened"))
+        return print_result(
+            as_json, {"training": training, "opened": opened}, f"training {training} opened {opened}: {signers}"
+        )
+    batches = read_answers(found, program, authority)
+    if table is not None:
+        queries = program.encode_queries(read_table(table, chosen.public_schema, target=False))[0]
+        for name, array in queries.items():
+            signed = np.concatenate([batch.queries[name] for batch in batches], axis=-1)
+            if not np.array_equal(signed, array):
+                raise UseError(f"{receipts} has answers to other rows than those of {table}.")
+    labels = class_labels(chosen.public_schema)[np.concatenate([batch.answers for batch in batches])]
+    target = chosen.public_schema.target.name
+    text = "\n".join([f"row,{target}", *(f"{row},{label}" for row, label in enumerate(labels))])
+    return print_result(as_json, {"labels": [str(label) for label in labels], "training": batches[0].training}, text)
+
+
 @secure.command()
 def demo(
     folder: Annotated[Path | None, typer.Option("--folder", help="Folder that keeps configurations and logs.")] = None,

@@ -382,8 +382,7 @@ class _Demo:
         self._print_step("owners", "stay online and answer PrivateForest's queries with shares of sums")
         with ThreadPoolExecutor(len(self._owners)) as pool:
             list(pool.map(lambda name: servers.owner(name, task).participate(*self._rows(name)), self._owners))
-        with servers.user("analyst", task) as analyst, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that each fit of such an estimator is charged
+        with servers.user("analyst", task) as analyst:
             return analyst.predict(self._X.iloc[self._queries])
 
     def _show_lie(self, servers: LocalServers) -> str:
