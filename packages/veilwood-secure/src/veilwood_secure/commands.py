@@ -62,7 +62,9 @@ def setup(
         str | None,
         typer.Option("--listen", metavar="ADDRESS", help="Address on which servers listen. Default: their host."),
     ] = None,
-    protocol: Annotated[str, typer.Option("--protocol", help="Training protocol; see docs/secure.md.")] = "hidden-tree",
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="Training protocol. See docs/secure.md.")
+    ] = "hidden-tree",
     setting: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", metavar="KEY=VALUE", help="Setting of the protocol. May be repeated."),
@@ -77,6 +79,8 @@ def setup(
 ) -> None:
     """Create keys, certificates and a configuration for each role. Run again with --name to add a task.
 
+    Servers check one another (servers=checked) if the protocol can run on such servers.
+
     \b
     Example:
       veilwood secure setup clinics --schema heart.json --epsilon 1 \\
@@ -84,7 +88,7 @@ def setup(
         --host a.example --host b.example --host c.example
     """
     from veilwood_secure.roles.config import Address, Task, default_task_name, set_up_roles
-    from veilwood_secure.roles.program import program_for_task
+    from veilwood_secure.roles.program import program_for_task, with_checked_servers
 
     hosts = host or ["127.0.0.1"] * 3
     if len(hosts) != 3:
@@ -105,7 +109,9 @@ def setup(
         protocol,
         read_params(setting),
     )
-    plan = program_for_task(task).plan
+    program_for_task(task)  # raises if the task is invalid, whatever its servers
+    task, obstacle = with_checked_servers(task)
+    program = program_for_task(task)
     # Two servers on one host need different ports.
     addresses = [Address(place, port + 2 * party, port + 2 * party + 1) for party, place in enumerate(hosts)]
     known = {place.parent.name for place in folder.glob("*/config.json")}
@@ -118,7 +124,10 @@ def setup(
         days=days,
         keys=keys,
     )
-    print(f"Task {task.name}: {plan.loss}. Folders in {folder}:")
+    servers = "checked" if program.is_checked else "honest"
+    print(f"Task {task.name}: {program.plan.loss}, servers={servers}. Folders in {folder}:")
+    if obstacle is not None:
+        print(f"  Servers are assumed to follow the protocol: {obstacle}")
     for config in configs:
         print(f"  {config.folder.name:<20} for {config.party_name}")
     if known:

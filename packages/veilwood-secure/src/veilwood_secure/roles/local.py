@@ -2,7 +2,7 @@
 """Three servers on this machine, for tests and examples, and the demonstration of all roles.
 
 Servers are real processes with real certificates on the loopback address. One machine is one operator, so nothing is
-protected from it; docs/secure.md describes how to place real servers.
+protected from it; docs/owners.md describes how to place real servers.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ class _Demo:
         pooled = float(np.mean([self._fit_pooled() for _ in range(N_POOLED_FITS)]))
         self._print_step("pooled", f"PrivateForest on pooled rows: {pooled:.1%} (mean of {N_POOLED_FITS} fits)")
         self._print_report(certificate, log)
-        self._out.print(f"\nThe demonstration took {seconds:.0f} seconds. How to place real servers: docs/secure.md")
+        self._out.print(f"\nThe demonstration took {seconds:.0f} seconds. How to place real servers: docs/owners.md")
         return SecureDemoResult(seconds, tree_accuracy, forest_accuracy, pooled, majority, certificate, charged, caught)
 
     def _print_step(self, what: str, text: str) -> None:
