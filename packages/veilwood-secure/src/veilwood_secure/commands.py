@@ -62,9 +62,7 @@ def setup(
         str | None,
         typer.Option("--listen", metavar="ADDRESS", help="Address on which servers listen. Default: their host."),
     ] = None,
-    protocol: Annotated[
-        str, typer.Option("--protocol", help="Training protocol. See docs/secure.md.")
-    ] = "hidden-tree",
+    protocol: Annotated[str, typer.Option("--protocol", help="Training protocol. See docs/secure.md.")] = "hidden-tree",
     setting: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", metavar="KEY=VALUE", help="Setting of the protocol. May be repeated."),
