@@ -272,6 +272,8 @@ def fit(
         about = "" if quality.rows.value is None else f"; about {quality.rows.value:,.0f} rows held out"
         lines.append(("Learned", f"{describe_quality(quality)}{about}"))
         written.append(str(evaluation_path(out)))
+    if chosen := forest.plan_.learned:
+        lines.append(("Chosen", chosen))
     certificate = forest.privacy_
     if certificate.is_private:
         loss = f"epsilon {certificate.epsilon:g}" + f", delta {certificate.delta:g}" * bool(certificate.delta)

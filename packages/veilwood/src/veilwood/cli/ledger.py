@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from veilwood.cli.options import AsJson, print_result, read_number
-from veilwood.cli.terminal import format_table, wrap_lines
+from veilwood.cli.terminal import wrap_lines
 from veilwood.errors import LedgerError
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import PostgresLedger, SQLiteLedger, open_ledger
@@ -63,23 +63,8 @@ def ledger_show(ledger: LedgerPlace, as_json: AsJson = False) -> None:
     """
     opened = open_existing_ledger(ledger)
     entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in opened.entries()]
-    print_result(as_json, {**_ledger_summary(opened), "entries": entries}, _describe_ledger(opened))
-
-
-def _describe_ledger(opened: Ledger) -> str:
-    """Return budget, and entries by table, in lines that fit a terminal."""
-    of = f" of {opened.population}" if opened.population else ""
-    lines = [wrap_lines(f"{opened.name}{of}: spent {opened.spent}; {describe_remaining(opened)}")]
-    if (cause := opened.unbounded_by) is not None:
-        lines.append(wrap_lines(f"The total is unbounded because of entry {cause.id}: {cause.not_private}."))
-    rows = []
-    for entry in opened.entries():
-        reason = f" ({entry.resolution})" if entry.resolution else ""
-        what = f"{entry.what}; {entry.neighbours}; {Path(entry.table).name or 'table not recorded'}{reason}"
-        rows.append((entry.id, entry.time[:16].replace("T", " "), entry.state, entry.loss, what))
-    return "\n".join(
-        [*lines, *([format_table(("entry", "time (UTC)", "state", "loss", "what"), rows)] if rows else [])]
-    )
+    text = wrap_lines(f"{opened}\n{describe_remaining(opened)}", indent=" " * 8)
+    print_result(as_json, {**_ledger_summary(opened), "entries": entries}, text)
 
 
 @ledgers.command("verify")

@@ -188,6 +188,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (Exception, KeyboardInterrupt) as error:
             if debug:
                 traceback.print_exc()
+            if isinstance(error, UsageError) and error.format_message() == "Missing command.":  # type: ignore[attr-defined]
+                print(error.ctx.get_help(), file=sys.stderr)  # type: ignore[attr-defined]
+                return 2
             code, text = _exit_code_and_message(error)
             for note in getattr(error, "__notes__", ()):
                 text += f" {note}" if text.endswith((".", "?", ")")) else f". {note}"

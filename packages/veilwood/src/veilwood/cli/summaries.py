@@ -19,15 +19,14 @@ from veilwood.reporting.steps import noise_of
 _MAX_STEPS: Final = 8  # lines; all steps are in the JSON
 
 
-def describe_plan(
-    plan: Plan, schema: Schema, ledger: Ledger | None = None, expected: Sequence[str] = (), note: str = ""
-) -> str:
+def describe_plan(plan: Plan, schema: Schema, ledger: Ledger | None = None, expected: Sequence[str] = ()) -> str:
     """Return a plan as a few lines: what, at what loss, in which steps, and what to expect."""
     left = ""
     if ledger is not None and ledger.budget is not None:
         left = f" ({ledger.remaining} left in {ledger.name})"
+    what = [f"{plan.estimator}, {len(schema.features)} columns of {schema.name} -> {schema.target.name}"]
     rows: list[tuple[str, str | Sequence[str]]] = [
-        ("Plan", f"{plan.estimator}, {len(schema.features)} columns of {schema.name} -> {schema.target.name}"),
+        ("Plan", ", ".join(what + plan.layout.describe())),
         ("Budget", f"{plan.loss}{left}; protects {plan.neighbours}"),
         ("Steps", _step_lines(plan)),
     ]
@@ -37,8 +36,7 @@ def describe_plan(
         rows.append(("Note", "No bound holds: the result is NOT PRIVATE."))
     elif plan.expected_leaf_mse > 0:
         rows.append(("Noise", f"on one count of a leaf: about {plan.expected_leaf_mse**0.5:.3g} rows"))
-    if note:
-        rows.append(("Note", note))
+    rows += [(key.capitalize(), str(text)) for key, text in plan.notes.items() if key not in plan.expected]
     return labelled(rows)
 
 

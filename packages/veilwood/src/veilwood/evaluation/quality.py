@@ -86,7 +86,7 @@ class Threshold:
         return self.sensitivity.value is not None and self.specificity.value is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Quality:
     """Estimated quality of a model, from noisy counts."""
 
@@ -156,6 +156,9 @@ class Quality:
             return None
         largest = of_class.index(max(of_class))
         return self.classes[largest], of_class[largest] / sum(of_class)
+
+    def __repr__(self) -> str:
+        return f"Quality({', '.join(f'{name} {estimate}' for name, estimate in self.scores.items())})"
 
     def __str__(self) -> str:
         lines = [f"{name.replace('_', ' ')}: {estimate}" for name, estimate in self.scores.items()]

@@ -302,8 +302,7 @@ class PrivacyCertificate:
         """Show the certificate in a notebook."""
         summary = str(self.reason) if not self.is_private else self._guarantee()
         head = ("measured", "mechanism", "sensitivity", "loss")
-        colours = {"private": "#2f6f3a", "weak": "#96670f"}
-        badge = (self.strength.label, colours.get(self.strength.grade, "#b3412e"))
+        badge = (self.strength.label, self.strength.colour)
         rows = [head, *describe_steps(self.composition)]
         return html_card(
             "Privacy certificate", f"{summary}\n{self.ledger}, entry {self.ledger_entry}", rows, badge=badge
