@@ -205,7 +205,7 @@ def test_subgroups_stand_beside_all_rows(visits: tuple[Any, vw.MemoryLedger]) ->
     text = " ".join(PageTags(render_report(model, subgroups={"ward A": found})).text)
     assert "ward A" in text
     other = vw.RandomTreesClassifier(vw.Schema.from_dict(DAYS), random_state=1).fit(group, ["no"] * 600)
-    with rejects(UseError, raised_in="collect"):
+    with rejects(UseError, raised_in="ReportFacts.collect"):
         render_report(other, subgroups={"ward A": found})
 
 

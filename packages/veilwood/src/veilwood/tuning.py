@@ -149,7 +149,7 @@ class Tuning:
         return f"{self.summary}\n{shown.where(shown.notna(), '').to_string(index=False)}"
 
     def __repr__(self) -> str:
-        return f"Tuning({len(self.settings)} settings on {self.schema_name!r}, best: {self.settings[0].estimator})"
+        return f"Tuning(best of {len(self.settings)} settings on {self.schema_name!r}: {self.settings[0].estimator})"
 
     def _ranking_caveat(self) -> str:
         """Return a sentence on the accuracy of the ranking."""

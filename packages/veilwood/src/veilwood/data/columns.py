@@ -165,7 +165,7 @@ class Column:
 
     def _check_categorical(self) -> None:
         for key in ("lower", "upper", "bins", "cutoffs", "transform", "texts", "whole"):
-            if getattr(self, key) not in (None, (), False):
+            if getattr(self, key) not in (None, ()) and getattr(self, key) is not False:
                 raise self._schema_error(f"{key!r} belongs to numeric columns", "remove it, or set kind to 'numeric'")
         if isinstance(self.values, str) or not isinstance(self.values, Iterable):
             raise self._schema_error(f"'values' is {short_repr(self.values)}, not a list", 'write ["a", "b", ...]')

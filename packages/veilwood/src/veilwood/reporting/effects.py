@@ -7,9 +7,9 @@ from html import escape
 from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from veilwood import charts
+from veilwood.arrays import Codes
 from veilwood.reporting import html
 from veilwood.trees.counting import route_rows
 
@@ -118,9 +118,9 @@ def _worked_prediction(model: Any, effects: Any) -> str:
 def contributions(model: Any, row: dict[str, Any]) -> dict[tuple[str, ...], float]:
     """Return what each column, or set of columns, adds to the score of a row."""
     fitted = model.model_
-    forest, encoding = fitted.forest, fitted.encoding
-    leaves = route_rows(forest, encoding.encode(pd.DataFrame({name: [value] for name, value in row.items()})))[0]
-    names = encoding.schema.feature_names
+    forest = fitted.forest
+    leaves = route_rows(forest, _encode_row(model, row))[0]
+    names = fitted.encoding.schema.feature_names
     added: dict[tuple[str, ...], float] = {}
     ends = np.append(forest.roots[1:], forest.n_nodes)
     for root, end, leaf in zip(forest.roots.tolist(), ends.tolist(), leaves.tolist(), strict=True):
@@ -130,8 +130,21 @@ def contributions(model: Any, row: dict[str, Any]) -> dict[tuple[str, ...], floa
     return {key: value for key, value in added.items() if key}
 
 
+def _encode_row(model: Any, row: dict[str, Any]) -> Codes:
+    """Return the codes of a row that is given by the names of the schema, not by those of a table."""
+    encoding = model.model_.encoding
+    codes = np.zeros((1, len(encoding.columns)), np.uint16)
+    for feature, column in enumerate(encoding.schema.features):
+        value = row[column.name]
+        if column.kind == "numeric":
+            codes[0, feature] = encoding.encode_numbers(feature, np.array([float(value)]))[0]
+        else:
+            codes[0, feature] = column.labels.index(value)
+    return codes
+
+
 def _predict_probability(model: Any, row: dict[str, Any]) -> float:
-    return float(model.predict_proba(pd.DataFrame({name: [value] for name, value in row.items()}))[0, 1])
+    return float(model.model_.predict_outputs(_encode_row(model, row))[0, 1])
 
 
 def _typical_value(column: Any, effects: Any) -> Any:

@@ -547,9 +547,7 @@ class Effects:
         width = max(map(len, names))
         room = width + (9 if several else 21)
         head = f"Adds to the {self.unit}"
-        lines = [head] * (len(head) > room) + [
-            f"{head if len(head) <= room else '':<{room}} {'lowest':<22}  highest (± covers 95 %; * beyond noise)"
-        ]
+        lines = [head] * (len(head) > room) + [f"{head if len(head) <= room else '':<{room}} {'lowest':<23}  highest"]
         for name, main in zip(names, self.main, strict=True):
             spark = "" if several else f"{_sparkline(main.effect[:, 0]):<10}  "
             ends = (self._effect_text(main, int(place)) for place in (main.effect.argmin(), main.effect.argmax()))
@@ -558,9 +556,12 @@ class Effects:
             )
         clear = [pair for pair in self.interactions if pair.is_clear]
         lines += [f"{' x '.join(pair.columns)}  {pair.strength:.2g} (noise {pair.noise:.2g})" for pair in clear]
+        rest = len(self.interactions) - len(clear)
         if not clear:
-            n_pairs = len(self.interactions)
-            lines.append(f"Pairs: none of {n_pairs} beyond noise." if n_pairs else "Pairs: none measured.")
+            lines.append(f"Pairs: none of {rest} beyond noise." if rest else "Pairs: none measured.")
+        elif rest:
+            lines.append(f"{rest} other pairs within noise.")
+        lines.append("± covers 95 %; * beyond noise.")
         return "\n".join(lines)
 
     def _effect_text(self, main: MainEffect, place: int) -> str:
@@ -599,10 +600,14 @@ def read_effects(effect_forest: EffectForest, encoding: Encoding) -> Effects:
             ERROR_BARS * scale * effect_forest.errors[tree.leaves],
         )
         labels = tuple(_group_labels(encoding, *axis) for axis in zip(tree.features, tree.codes, strict=True))
+        kept = [[i for i, label in enumerate(axis) if label] for axis in labels]
+        effect, error = effect[np.ix_(*kept)], error[np.ix_(*kept)]
+        labels = tuple(tuple(label for label in axis if label) for axis in labels)
         names = [encoding.columns[feature].name for feature in tree.features]
         if len(names) == 1:
             edges = _interval_edges(encoding, tree.features[0], tree.codes[0])
-            rows = effect_forest.rows[tree.leaves, 0]
+            edges = None if edges is None else np.unique(edges)
+            rows = effect_forest.rows[tree.leaves, 0][kept[0]]
             mains.append(MainEffect(names[0], labels[0], effect, error, edges, n_columns, rows))
         elif len(names) == 2:
             candidates = n_columns * (n_columns - 1) // 2
@@ -705,7 +710,10 @@ def _interval_edges(encoding: Encoding, feature: int, codes: Ints) -> Floats | N
 
 
 def _group_labels(encoding: Encoding, feature: int, codes: Ints) -> tuple[str, ...]:
-    """Return labels of the groups of a column: categories, or intervals, whose end belongs to the next one."""
+    """Return labels of the groups of a column: categories, or intervals, whose end belongs to the next one.
+
+    An interval of whole numbers that holds none has an empty label.
+    """
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     edges = _interval_edges(encoding, feature, codes)
     if edges is None:
@@ -713,8 +721,8 @@ def _group_labels(encoding: Encoding, feature: int, codes: Ints) -> tuple[str, .
     starts, ends = edges[:-1], edges[1:]
     if column.whole:
         starts, ends = np.ceil(starts), np.floor(ends)
-    intervals = [
-        f"{start:.6g}" if column.whole and end <= start else f"{start:.4g} to {end:.4g}"
-        for start, end in zip(starts, ends, strict=True)
-    ]
+    intervals = [f"{start:.4g} to {end:.4g}" for start, end in zip(starts, ends, strict=True)]
+    if column.whole:
+        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        intervals = ["" if b < a else f"{a:.6g}" if a == b else f"{a:.6g} to {b:.6g}" for a, b in pairs]
     return (*intervals, *(["missing"] if missing is not None and codes[-1] == missing else []))
