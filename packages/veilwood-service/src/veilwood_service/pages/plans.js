@@ -358,13 +358,13 @@ function signCard(plan) {
           (name) => name === plan.account,
         ),
         field("others", "Other accounts", {
-          help: "Names, separated by spaces. If nobody is named, everybody who may ask is.",
+          help: "Names, separated by spaces. If nobody is named, everybody may ask.",
         }),
       ],
       "Sign this hash and amount",
       ({ total_epsilon, askers, others }) => {
         const names = [...askers, ...others.split(/[\s,]+/).filter(Boolean)];
-        return sign({ total_epsilon, askers: names.length ? names : null });
+        return sign({ total_epsilon, askers: names.length ? names : ["*"] });
       },
     ),
   );
