@@ -525,7 +525,7 @@ def create_demo_data(service: Service) -> None:
         job = service.jobs.add(_DEMO_ACCOUNT, signed, None)
         leased = service.jobs.lease_next()
         assert leased is not None
-        with warnings.catch_warnings():  # as in a worker: the page says that quality is measured on rows of the training
+        with warnings.catch_warnings():  # as in a worker
             warnings.simplefilter("ignore")
             execute_job(service.database, service.ledgers, leased)
         return str(job["id"])
