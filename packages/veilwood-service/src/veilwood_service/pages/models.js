@@ -408,7 +408,7 @@ function askCard(number, schema) {
         const quote = await api("POST", `/models/${number}/quote`, batch);
         const words = quote.answered_before
           ? "Answered before: free."
-          : `Costs epsilon ${short(quote.epsilon)}, with an expected error of ${short(Math.sqrt(quote.expected_squared_error))} rows in each count. Left for you: epsilon ${epsilonOf(quote.remaining)}.`;
+          : `Costs epsilon ${short(quote.epsilon)}, with an expected error of ${short(Math.sqrt(quote.expected_squared_error))} rows in each count. ${epsilonOf(quote.remaining)} is left for you.`;
         place.replaceChildren(
           card(
             null,
