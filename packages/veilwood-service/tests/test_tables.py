@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from veilwood_service import routes_data, store
+from veilwood_service.tables import save_upload
 from veilwood_testing.running_service import CAR, CSV, SMALL_JOB, TABLE, Running, serving, upload_table
 
 PARQUET = "application/vnd.apache.parquet"
@@ -65,10 +66,9 @@ def test_rows_are_deleted_and_a_retired_data_set_releases_nothing(running: Runni
 def test_an_upload_that_ends_after_its_data_set_was_retired_leaves_no_rows(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save = routes_data.save_upload
 
     async def save_and_retire(*given: Any) -> Path:
-        path = await save(*given)
+        path = await save_upload(*given)
         running.service.database.update(store.datasets, {"name": "cars"}, retired=1, source=None)
         return path
 
