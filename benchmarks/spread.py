@@ -21,17 +21,22 @@ import veilwood as vw
 from veilwood_papers.suite.tables import load_table, split_rows
 
 EPSILONS = (0.1, 1.0, 4.0)
+MAX_ROWS = 25_000  # larger tables add nothing: their fits differ little
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of real tables: NAME.csv.gz and NAME.json")
     parser.add_argument("--fits", type=int, default=5)
+    parser.add_argument("--epsilons", nargs="*", type=float, default=EPSILONS)
+    parser.add_argument("--max-rows", type=int, default=MAX_ROWS)
     parser.add_argument("-o", "--out", type=Path, required=True)
     given = parser.parse_args()
     results = json.loads(given.out.read_text())
     warnings.simplefilter("ignore")
     for name, entry in results["tables"].items():
+        if entry["rows"] > given.max_rows:
+            continue
         table = load_table("development", name, given.data)
         train, test = split_rows(len(table.y), 0)
         is_class = entry["task"] == "classification"
@@ -40,7 +45,7 @@ def main() -> None:
         )
         truth = table.y.iloc[test]
         spreads = {}
-        for epsilon in EPSILONS:
+        for epsilon in given.epsilons:
             scores = []
             for fit in range(given.fits):
                 forest = estimator(table.schema, epsilon=epsilon, random_state=fit, ledger=vw.MemoryLedger(), n_jobs=1)

@@ -236,7 +236,6 @@ MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     (["schema", "draft", "nosuch.csv"], "there is no table", nothing),
     (["schema", "draft", "visits.csv", "-o", "visits.json"], "exists already", nothing),
     (["schema", "check", "odd.csv", "-s", "visits.json"], "in 1 row.", write("odd.csv", "age,ward,ill\n1,D,no\n")),
-    (["schema"], "Missing command", nothing),
     (["ledger", "show", "nosuch.db"], "there is no ledger", nothing),
     (["ledger", "create", "small.db", "--epsilon", "9"], "exists already", nothing),
     (["ledger", "create", "new.db", "--epsilon", "-1"], "must be above 0", nothing),

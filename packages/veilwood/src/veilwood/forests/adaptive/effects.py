@@ -720,7 +720,7 @@ def _group_labels(encoding: Encoding, feature: int, codes: Ints) -> tuple[str, .
         return (*column.values, *(["missing"] if missing is not None else []))
     starts, ends = edges[:-1], edges[1:]
     if column.whole:
-        starts, ends = np.ceil(starts), np.floor(ends)
+        starts, ends = np.ceil(starts) + 0.0, np.floor(ends)  # no -0
     intervals = [f"{start:.4g} to {end:.4g}" for start, end in zip(starts, ends, strict=True)]
     if column.whole:
         pairs = zip(starts.tolist(), ends.tolist(), strict=True)
