@@ -93,9 +93,10 @@ class DemoResult:
             f"{factor}. The certificate lists the noise and the assumptions."
         )
         console.print("\n" + labelled([("Promised", promised)]))
-        model = self.files["model"]
-        commands = [f"veilwood report {model}", "veilwood schema draft YOUR.csv --target COLUMN -o schema.json"]
-        console.print("\n" + format_next_commands([*commands, "veilwood serve --demo   (the same in a browser)"]))
+        commands = ["veilwood schema draft YOUR.csv --target COLUMN -o schema.json", "veilwood serve --demo"]
+        if "model" in self.files:
+            commands.insert(0, f"veilwood report {self.files['model']}")
+        console.print("\n" + format_next_commands(commands))
 
 
 def run_demo(folder: Path) -> DemoResult:
