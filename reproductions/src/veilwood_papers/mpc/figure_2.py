@@ -67,6 +67,22 @@ def published_values() -> Values:
     return values
 
 
+def relative_gain(sentence: str, panel: str, x: str, published: float) -> Claim:
+    """Return the claim that the accuracy exceeds the baseline's by a fraction of it, within 5 points of that."""
+
+    def gain(values: Values) -> float:
+        own, baseline = (
+            values[Cell(panel_of(panel, ACCURACY), curve, x, ACCURACY)].mean for curve in (PUBLISHED, BASELINE)
+        )
+        return own / baseline - 1
+
+    def holds(values: Values) -> bool | None:
+        cells = [Cell(panel_of(panel, ACCURACY), curve, x, ACCURACY) for curve in (PUBLISHED, BASELINE)]
+        return abs(gain(values) - published) <= 0.05 if all(cell in values for cell in cells) else None
+
+    return Claim(f"{sentence} (of the baseline's accuracy, within 5 points).", holds, gain)
+
+
 deviation_reason = reason_lookup(
     {},
     "not tested: the text gives five splits without a spread, and neither the cut points of numbers nor the groups "
@@ -85,13 +101,16 @@ EXHIBITS = (
             Claim("The accuracy of our solution (ODP+FMPC-ID3 as published) consistently performs better than "
                   "CDP+PMPC-ID3 "
                   "(in nine of ten cells).", check_above(PUBLISHED, BASELINE, fraction=0.9)),
+            relative_gain("Our approach can indeed improve model accuracy by up to 29 % for the Adult dataset even "
+                          "with a small privacy budget of 0.005", "Adult", "0.005", 0.29),
+            relative_gain("For Heart at epsilon 0.2 this amounts to an improvement of 23.5 %", "Heart", "0.2", 0.235),
             Claim("For Adult, when epsilon is between 0.1 and 1, our approach even outperforms the non-private one.",
                   check_above(PUBLISHED, NO_NOISE, measure=ACCURACY,
                         only=lambda panel, x: panel.startswith("Adult") and 0.1 <= float(x) <= 1)),
             Claim("In general, our solution performs better as epsilon gets smaller, beside the baseline: its lead "
                   "at the "
                   "smallest epsilon is larger than at the largest.", lambda values: _lead_grows(values)),
-            Claim("A tree that pays for its splits (ours) is above the paper's baseline too (in nine of ten cells).",
+            Claim("Ours: a tree that pays for its splits is above the paper's baseline too (in nine of ten cells).",
                   check_above(OURS, BASELINE, fraction=0.9)),
         ),
     ),

@@ -34,7 +34,7 @@ def published_values() -> Values:
     }
 
 
-def deviation_reason(cell: Cell) -> str:
+def deviation_reason(cell: Cell, measured: Values) -> str:
     """Return the reason why a number differs."""
     if cell.x == "sample size":
         return "known: 32,651 in the paper; UCI's training file of Adult has 32,561 rows."

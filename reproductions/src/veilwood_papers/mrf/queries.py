@@ -23,8 +23,8 @@ from veilwood_papers.exhibit import (
     check_between,
     mrf_values,
     read_published,
-    reason_lookup,
 )
+from veilwood_papers.mrf import methods
 from veilwood_papers.mrf.methods import (  # fmt: skip
     DRAWS,
     EXTRA,
@@ -73,11 +73,6 @@ def published_values() -> Values:
     }
 
 
-deviation_reason = reason_lookup(
-    {},
-    "tested: other forests and samples of queries, with as many draws of noise. The published one lies beyond two "
-    "standard deviations of them, as about 6 of 100 do by chance where twenty are drawn.",
-)
 SETTINGS = (
     "Car, all 1728 rows trained on and a sample of them asked about; 16 trees of depth 4, epsilon 2. A repeat is what "
     "was published once: one forest and one sample of queries, mean of five draws of noise; 20 repeats."
@@ -98,7 +93,7 @@ def queries_exhibit(name: str, title: str, visible: Sequence[str], *claims: Clai
         published_once=True,
         shows=lambda cell: cell.curve in visible,
         published=lambda: {cell: value for cell, value in published_values().items() if cell.curve in visible},
-        why=deviation_reason,
+        why=methods.deviation_reason,
         claims=claims,
     )
 

@@ -12,7 +12,7 @@ import numpy as np
 from veilwood.estimators import MatrixForestClassifier, MatrixForestPredictor
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood_papers.exhibit import Cell, Experiment, Job, Row
-from veilwood_papers.mrf.methods import NO_NOISE, PREDICT, TRAIN, WEIGHT, SplitData, load_table, split_table
+from veilwood_papers.mrf.methods import METHODS, NO_NOISE, PREDICT, TRAIN, WEIGHT, SplitData, load_table, split_table
 from veilwood_papers.tables import PublicTables
 
 OPTIMISE, FIT, ASK = "trees and strategy", "fit", "predict"
@@ -62,8 +62,7 @@ def _time_phases(method: str, data: SplitData, trees: dict[str, Any], seed: int)
         answered, labels = _time_call(lambda: forest.answer(data.X_test))
         answered = max(answered - planned, 0.0)  # `answer` plans again
     else:
-        noise: dict[str, Any] = {"epsilon": float("inf"), "mechanism": "laplace"} if method == NO_NOISE else {}
-        forest = MatrixForestClassifier(data.schema, **given, **noise)
+        forest = MatrixForestClassifier(data.schema, **given, **METHODS[method][1])
         planned, _ = _time_call(forest.plan)
         fitted, _ = _time_call(lambda: forest.fit(data.X, data.y))
         answered, labels = _time_call(lambda: forest.predict(data.X_test))

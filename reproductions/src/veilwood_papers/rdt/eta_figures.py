@@ -87,11 +87,10 @@ def make_exhibit(number: int, panels: Sequence[str]) -> Exhibit:
         claims=(
             Claim("In most cases dpRFTA outperforms the remaining differentially-private classifiers (as printed).",
                   check_above((PRINTED["RFMV"], PRINTED["RFPA"]), PRINTED["RFTA"], fraction=0.5)),
-            Claim("The noise as printed has its scale upside down: a larger eta, less privacy, does not lower its "
-                  "error "
-                  "(dpRFTA at 0.001 errs no more than at 10, on average over panels, within a point).",
+            Claim("Ours: the noise as printed has its scale upside down: a larger eta, less privacy, does not lower "
+                  "its error (dpRFTA at 0.001 errs no more than at 10, on average over panels, within a point).",
                   _no_gain_by_eta),
-            Claim("With the scale that the proof needs, the error falls as eta grows.", falls_with_eta),
+            Claim("Ours: with the scale that the proof needs, the error falls as eta grows.", falls_with_eta),
         ),
         wants=lambda job: job.settings["panel"] in panels,
     )  # fmt: skip
