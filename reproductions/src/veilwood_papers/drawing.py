@@ -7,6 +7,7 @@ Nothing is computed here and no window is opened.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from veilwood_papers.exhibit import NOT_COMPARED, NOT_PRIVATE, Value, Values
 
@@ -35,7 +37,8 @@ def line_chart(
 ) -> Callable[[Values, Values, str], Figure]:  # fmt: skip
     """Return a function that draws one panel per data set and one line per curve.
 
-    Published values are dashed. Curves named in ``flat`` do not depend on x and become horizontal lines.
+    Published values are dashed. Curves named in ``flat`` do not depend on x and become horizontal lines. A panel
+    "against something" has that as its label, and its measure beside its axis if panels have several.
     """
 
     def draw_panels(measured: Values, published: Values, title: str) -> Figure:
@@ -56,7 +59,14 @@ def line_chart(
                     continue
                 _draw_curve(axis, own, style)
                 _draw_curve(axis, reference, {**style, "markerfacecolor": "white", "linestyle": "--", "alpha": 0.75})
-            axis.set(title=panel, xlabel=xlabel, ylabel=ylabel)
+            against = re.search(r"against (\w+)", panel)
+            measures = {c.measure for c in chosen if c.panel == panel}
+            several = len({c.measure for c in chosen}) > 1
+            axis.set(
+                title=panel,
+                xlabel=against[1] if against else xlabel,
+                ylabel=measures.pop() if several and len(measures) == 1 else ylabel,
+            )
             if log_x:
                 _log_ticks(axis, chosen, panel)
             if log_y:
@@ -90,7 +100,10 @@ def bar_chart(ylabel: str, *, log_y: bool = False, columns: int = 3) -> Callable
             axis.set(title=panel, ylabel=ylabel)
             if log_y:
                 axis.set_yscale("log")
-        add_legend(figure, curves, (), bool(published))
+        handles: list[Any] = [Patch(color=curve_style(n)["color"], label=curve) for n, curve in enumerate(curves)]
+        if published:
+            handles.append(Patch(facecolor="#bbbbbb", hatch="//", edgecolor="white", label="published, in pale colour"))
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=7.5, frameon=False)
         set_title(figure, title)
         return figure
 
@@ -128,9 +141,7 @@ def add_legend(figure: Figure, curves: Sequence[str], flat: Sequence[str], with_
         for n, curve in enumerate(curves)
     ]  # fmt: skip
     if with_published:
-        handles.append(
-            Line2D([], [], color="#555555", linestyle="--", marker="o", markerfacecolor="white", label="published")
-        )
+        handles.append(Line2D([], [], color="#555555", linestyle="--", label="published, with hollow marks"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=7.5, frameon=False)
 
 

@@ -349,8 +349,8 @@ def _describe_run(facts: dict[str, str]) -> str:
 
 
 NOT_AVAILABLE = {
-    "rdt figure 9": "its only data set, Quantum (50,000 rows), is at no public address that could be reached",
-    "rdt figure 10": "its only data set, Quantum, is missing too",
+    "rdt figure 9": "its only data set, Quantum of the KDD Cup 2004, is in no package archive that fetch knows",
+    "rdt figure 10": "the same",
 }
 """Exhibits that cannot be measured, with the reason."""
 
