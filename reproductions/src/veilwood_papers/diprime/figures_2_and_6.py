@@ -5,21 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from veilwood_papers import exhibit
 from veilwood_papers.diprime import methods
 from veilwood_papers.diprime.methods import DIPRIME, DP_ERT, ERT, EXP, FLIP, GREEDY, GREEDY_LABELS, MEDIAN, RF, SELECT
 from veilwood_papers.drawing import line_chart
-from veilwood_papers.exhibit import (
-    Cell,
-    Claim,
-    Exhibit,
-    Experiment,
-    Job,
-    Row,
-    Values,
-    as_text,
-    check_above,
-    check_rises,
-)
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, as_text, check_above
 from veilwood_papers.tables import PublicTables
 
 EPSILONS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -65,7 +55,7 @@ CLAIMS = (
     Claim(
         "DiPriMe has a notable loss of accuracy for small epsilon, and gains as epsilon grows (at least 5 points).",
         lambda values: (
-            all(bool(check_rises(curve, 0.05)(values)) for curve in (DIPRIME, EXP, FLIP)) if values else None
+            all(bool(exhibit.check_rises(curve, 0.05)(values)) for curve in (DIPRIME, EXP, FLIP)) if values else None
         ),
     ),
     Claim(

@@ -5,40 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from veilwood_papers import exhibit
 from veilwood_papers.diprime import methods
-from veilwood_papers.diprime.methods import (
-    DIPRIME,
-    DP_ERT,
-    ERT,
-    EXP,
-    FLIP,
-    GREEDY,
-    GREEDY_LABELS,
-    K_MEDIANS,
-    LIKE,
-    MEDIAN,
-    PUBLISHED_AS,
-    RANDOM,
-    RF,
-    SELECT,
-)
+from veilwood_papers.diprime.methods import DIPRIME, DP_ERT, ERT, EXP, FLIP, GREEDY, MEDIAN, PUBLISHED_AS, RF
 from veilwood_papers.drawing import draw_agreement
-from veilwood_papers.exhibit import (
-    Cell,
-    Claim,
-    Exhibit,
-    Experiment,
-    Job,
-    Row,
-    Value,
-    Values,
-    check_above,
-    read_published,
-    reason_lookup,
-)
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, check_above
 from veilwood_papers.tables import PublicTables
 
-METHODS = (RF, ERT, MEDIAN, GREEDY, DP_ERT, DIPRIME, EXP, FLIP, RANDOM, K_MEDIANS, SELECT)
+METHODS = (RF, ERT, MEDIAN, GREEDY, DP_ERT, DIPRIME, EXP, FLIP, methods.RANDOM, methods.K_MEDIANS, methods.SELECT)
 REGRESSION = {
     "Parkinsons": "parkinsons", "Appliances": "appliances-energy", "Traffic": "metro-traffic", "Turbine": "gas-turbine",
     "Flight": "flight-delay-nyc2013",
@@ -55,13 +29,15 @@ SECONDS = {
 
 def published_rows(name: str) -> list[dict[str, str]]:
     """Return the rows of a published table."""
-    return read_published({"table 1": "diprime_table1_regression", "table 2": "diprime_table2_classification"}[name])
+    return exhibit.read_published(
+        {"table 1": "diprime_table1_regression", "table 2": "diprime_table2_classification"}[name]
+    )
 
 
 def published_depths(panel: str) -> dict[str, int]:
     """Return the published depth of each method on a data set."""
     lines = (*published_rows("table 1"), *published_rows("table 2"))
-    curves = {**PUBLISHED_AS, "DP-RF": GREEDY, "DP-DF": GREEDY_LABELS}  # at the depths of what they stand for
+    curves = {**PUBLISHED_AS, "DP-RF": GREEDY, "DP-DF": methods.GREEDY_LABELS}  # at the depths of what they stand for
     return {curves[row["method"]]: int(row["d_max"]) for row in lines if row["dataset"] == panel}
 
 
@@ -99,8 +75,8 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     panel, seed = job.settings["panel"], job.settings["seed"]
     table = methods.load_table(tables, job.table)
     by_method, scale = published_depths(panel), methods.error_unit(table) * error_scale(panel)
-    for method in (*METHODS, *((GREEDY_LABELS,) if panel in CLASSES else ())):
-        depth = by_method[LIKE.get(method, method)]
+    for method in (*METHODS, *((methods.GREEDY_LABELS,) if panel in CLASSES else ())):
+        depth = by_method[methods.LIKE.get(method, method)]
         forest = methods.make_forest(
             method, table, epsilon=10.0 if panel in REGRESSION else 2.0, n_estimators=10, max_depth=depth, seed=seed
         )
@@ -135,7 +111,7 @@ def _median_reason(cell: Cell, measured: Values) -> str:
     return "not tested: the paper does not say how the attribute of a median split is chosen without noise."
 
 
-deviation_reason = reason_lookup(
+deviation_reason = exhibit.reason_lookup(
     {
         "Flight": "known: the paper's 800,000 flights of 2008 are not available; these are 105,475 that left New York "
         "City in 2013, and forests without noise miss it too.",
@@ -219,7 +195,9 @@ CLASS_TABLE = Exhibit(
 
 def _no_more(values: Values) -> bool | None:
     pairs = [
-        (value.mean, values[cell._replace(curve=FLIP)].mean) for cell, value in values.items() if cell.curve == SELECT
+        (value.mean, values[cell._replace(curve=FLIP)].mean)
+        for cell, value in values.items()
+        if cell.curve == methods.SELECT
     ]
     return all(select <= 1.05 * flip for select, flip in pairs) if pairs else None
 

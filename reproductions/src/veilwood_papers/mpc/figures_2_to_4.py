@@ -5,24 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from veilwood_papers import exhibit
 from veilwood_papers.drawing import line_chart
-from veilwood_papers.exhibit import (
-    Cell,
-    Claim,
-    Exhibit,
-    Experiment,
-    Job,
-    Row,
-    Value,
-    Values,
-    all_of,
-    as_text,
-    check_above,
-    check_falls,
-    check_keeps,
-    read_published,
-    reason_lookup,
-)
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, all_of, as_text, check_above
 from veilwood_papers.mpc.data import (
     BASELINE,
     DEPTH,
@@ -63,10 +48,10 @@ def published_values() -> Values:
     """Return the four values that the text states."""
     methods = {"ODP+FMPC-ID3": PUBLISHED, "CDP+PMPC-ID3": BASELINE}
     values: Values = {}
-    for row in read_published("secure_claims"):
+    for row in exhibit.read_published("secure_claims"):
         for name, column in ((ACCURACY, "accuracy"), (AUC, "roc_auc")):
             where = epsilon_panel(row["dataset"], name)
-            values[Cell(where, methods[row["method"]], as_text(float(row["epsilon"])), name)] = Value(
+            values[Cell(where, methods[row["method"]], as_text(float(row["epsilon"])), name)] = exhibit.Value(
                 float(row[column])
             )
     return values
@@ -88,7 +73,7 @@ def relative_gain(sentence: str, panel: str, x: str, published: float) -> Claim:
     return Claim(f"{sentence} (of the baseline's accuracy, within 5 points).", holds, gain)
 
 
-deviation_reason = reason_lookup(
+deviation_reason = exhibit.reason_lookup(
     {},
     "not tested: the text gives five splits without a spread, and neither the cut points of numbers nor the groups "
     "of categories; AUC is of predicted labels, since a hidden tree gives no more.",
@@ -193,11 +178,11 @@ DEPTH_FIGURE = Exhibit(
             "Since Titanic and Heart are smaller datasets, increasing the tree depth greatly lowers the "
             "accuracy (of the "
             "published tree, by 3 points from its best).",
-            all_of(*(check_falls(PUBLISHED, 0.03, panel=depth_panel(panel)) for panel in ("Titanic", "Heart"))),
+            all_of(*(exhibit.check_falls(PUBLISHED, 0.03, panel=depth_panel(panel)) for panel in ("Titanic", "Heart"))),
         ),
         Claim(
             "For Adult, increasing the depth from 2 to 5 does not degrade the accuracy.",
-            check_keeps(PUBLISHED, 0.02, panel=depth_panel("Adult")),
+            exhibit.check_keeps(PUBLISHED, 0.02, panel=depth_panel("Adult")),
         ),
         Claim(
             "Our solution consistently provides a better accuracy for each of the maximum depths.",

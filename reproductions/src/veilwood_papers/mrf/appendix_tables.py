@@ -5,20 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from veilwood_papers import exhibit
 from veilwood_papers.drawing import bar_chart, draw_agreement
-from veilwood_papers.exhibit import (
-    Cell,
-    Claim,
-    Exhibit,
-    Experiment,
-    Job,
-    Row,
-    Value,
-    Values,
-    parse_number,
-    read_published,
-    reason_lookup,
-)
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Job, Row, Value, Values, parse_number, read_published
 from veilwood_papers.mrf.methods import NO_NOISE, PREDICT, TRAIN, WEIGHT
 from veilwood_papers.mrf.runtime import ACCURACY, ASK, EXPERIMENT, FIT, OPTIMISE, SECONDS
 from veilwood_papers.tables import PublicTables
@@ -56,13 +45,15 @@ def published_sizes() -> Values:
     return values
 
 
-size_reason = reason_lookup({}, "known: the appendix counts 124 features of Adult, its code and LIBSVM's file 123.")
+size_reason = exhibit.reason_lookup(
+    {}, "known: the appendix counts 124 features of Adult, its code and LIBSVM's file 123."
+)
 SIZE_TABLE = Exhibit(
     "mrf",
     "appendix table 1",
     "Sizes of the data sets",
     "As they are in the files.",
-    Experiment("mrf-sizes", list_size_jobs, measure_sizes),
+    exhibit.Experiment("mrf-sizes", list_size_jobs, measure_sizes),
     draw_agreement,
     published=published_sizes,
     why=size_reason,
@@ -93,7 +84,7 @@ def published_values() -> Values:
     return values
 
 
-deviation_reason = reason_lookup(
+deviation_reason = exhibit.reason_lookup(
     {
         "Car, q=2": "tested: trees of depth 4 over four features are all the same classifier, so two tables of four "
         "columns decide. Over 150 draws of the features, those in which both ensembles have persons and safety reach "

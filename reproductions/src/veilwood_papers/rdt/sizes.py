@@ -15,16 +15,8 @@ from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood_papers.drawing import mark_not_private
 from veilwood_papers.exhibit import Cell, Experiment, Job, Row, read_published
 from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate
-from veilwood_papers.rdt.all_sizes import (
-    RULES,
-    TABLES,
-    NoiseKind,
-    SplitRows,
-    best_size,
-    load_table,
-    read_sizes,
-    split_rows,
-)
+from veilwood_papers.rdt import all_sizes
+from veilwood_papers.rdt.all_sizes import RULES, TABLES, NoiseKind, SplitRows, best_size, load_table, read_sizes
 from veilwood_papers.tables import PublicTable, PublicTables
 
 ERROR = "error (%)"
@@ -73,7 +65,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     panel, seed, quick = job.settings["panel"], job.settings["seed"], job.settings["quick"]
     table = load_table(tables, panel)
     encoding = Encoding(table.schema, "grid")
-    parts = split_rows(encoding, table, seed)
+    parts = all_sizes.split_rows(encoding, table, seed)
     heights, counts = (QUICK_HEIGHTS, QUICK_COUNTS) if quick else (HEIGHTS, COUNTS)
     eta = 1000 / (len(parts.train) + len(parts.validation))
 

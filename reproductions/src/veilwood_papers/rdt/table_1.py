@@ -3,18 +3,9 @@
 
 from __future__ import annotations
 
+from veilwood_papers import exhibit
 from veilwood_papers.drawing import draw_agreement
-from veilwood_papers.exhibit import (
-    Cell,
-    Claim,
-    Exhibit,
-    Value,
-    Values,
-    check_above,
-    parse_number,
-    read_published,
-    reason_lookup,
-)
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Value, Values, check_above, parse_number, read_published
 from veilwood_papers.rdt import sizes
 from veilwood_papers.rdt.sizes import CHOSEN, ERROR, NOISE_FREE, PRINTED
 
@@ -70,7 +61,7 @@ def deviation_change(values: Values) -> float:
     return sound / printed - 1
 
 
-deviation_reason = reason_lookup(
+deviation_reason = exhibit.reason_lookup(
     {
         sizes.CART: "not tested: scikit-learn's CART with rpart's defaults is not rpart, which has surrogate splits "
         "for missing values.",
