@@ -97,7 +97,7 @@ def make_exhibit(number: int, panels: Sequence[str]) -> Exhibit:
         "scale of the proof: k/eta, simulated on the forest that the library grows.",
         EXPERIMENT,
         line_chart("h", ERROR, columns=3),
-        quick="5 runs, 2 of Adult and Covertype, fewer sizes.",
+        quick="2 runs of Adult and Covertype, fewer sizes.",
         shows=lambda cell: cell.panel in panels and cell.x.startswith("k=") and cell.curve in SHOWN,
         derive=arrange_panels,
         claims=(
