@@ -115,10 +115,10 @@ deviation_reason = exhibit.reason_lookup(
     {
         "Flight": "known: the paper's 800,000 flights of 2008 are not available; these are 105,475 that left New York "
         "City in 2013, and forests without noise miss it too.",
-        "Parkinsons": "tested for DP-ERT: the schema bounds the target by 0 to 176. With the data's own 55, as in the "
+        "Parkinsons": "tested: for DP-ERT, the schema bounds the target by 0 to 176. With the data's own 55, as in the "
         "paper, the error is smaller and within two standard errors of the published one.",
-        "Higgs": "tested for RF: 46,239 rows were had of the paper's 100,000, and half of them give still less.",
-        "PUC-Rio": "tested for RF: without noise and with trees of any depth it does not reach the published value on "
+        "Higgs": "tested: for RF, 46,239 rows were had of the paper's 100,000, and half of them give still less.",
+        "PUC-Rio": "tested: for RF, without noise and with trees of any depth it does not reach the published value on "
         "these rows either; what differs from the paper's data is not known.",
         MEDIAN: _median_reason,
     },
