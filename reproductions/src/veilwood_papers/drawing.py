@@ -103,7 +103,7 @@ def bar_chart(ylabel: str, *, log_y: bool = False, columns: int = 3) -> Callable
         handles: list[Any] = [Patch(color=curve_style(n)["color"], label=curve) for n, curve in enumerate(curves)]
         if published:
             handles.append(Patch(facecolor="#bbbbbb", hatch="//", edgecolor="white", label="published, in pale colour"))
-        figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=7.5, frameon=False)
+        _draw_legend(figure, handles)
         set_title(figure, title)
         return figure
 
@@ -142,7 +142,14 @@ def add_legend(figure: Figure, curves: Sequence[str], flat: Sequence[str], with_
     ]  # fmt: skip
     if with_published:
         handles.append(Line2D([], [], color="#555555", linestyle="--", label="published, with hollow marks"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=7.5, frameon=False)
+    _draw_legend(figure, handles)
+
+
+def _draw_legend(figure: Figure, handles: Sequence[Any]) -> None:
+    """Draw a legend below the panels, in one column if two are wider than the figure."""
+    widest = max((len(handle.get_label()) for handle in handles), default=0)
+    columns = 2 if 2 * (0.06 * widest + 0.5) <= figure.get_figwidth() else 1  # 0.06 inches per letter
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=7.5, frameon=False)
 
 
 def _curve_values(values: Values, panel: str, curve: str) -> dict[str, Value]:

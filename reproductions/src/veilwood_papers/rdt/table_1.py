@@ -9,7 +9,7 @@ from veilwood_papers.exhibit import Cell, Claim, Exhibit, Value, Values, check_a
 from veilwood_papers.rdt import sizes
 from veilwood_papers.rdt.sizes import CHOSEN, ERROR, NOISE_FREE, PRINTED
 
-PUBLISHED_AS = {
+PUBLISHED_AS: dict[str, tuple[str, ...]] = {
     "rpart": (sizes.CART,),
     **{f"n-dp{rule}": (curve,) for rule, curve in NOISE_FREE.items()},
     **{f"dp{rule}": (curve,) for rule, curve in PRINTED.items()},
