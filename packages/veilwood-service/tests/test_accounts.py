@@ -20,7 +20,7 @@ from veilwood.errors import NotFoundError, ParameterError, UseError
 from veilwood_service import store
 from veilwood_service.accounts import ROLES, Accounts, Caller, DeniedError, RateLimit, TooManyError
 from veilwood_service.commands import service_commands
-from veilwood_testing.running_service import PASSWORD, serving
+from veilwood_testing.running_service import PASSWORD, serving, settings_for_store
 
 
 def add(accounts: Accounts, name: str, *roles: str) -> None:
@@ -63,8 +63,17 @@ def test_accounts_need_known_roles_long_passwords_and_names_of_their_own(account
     accounts.accept_invitation(invitation or "", PASSWORD)  # a refused password does not use it up
 
 
-def test_an_invitation_works_once_even_for_many_at_once(accounts: Accounts) -> None:
+@pytest.mark.parametrize("kind", ["SQLite", pytest.param("PostgreSQL", marks=pytest.mark.slow)])
+def test_an_invitation_works_once_even_for_many_at_once(tmp_path: Path, kind: str) -> None:
     """Eight requests at once had made eight first accounts, with all rights."""
+    with settings_for_store(kind, tmp_path) as settings:
+        database = store.Store(settings)
+        database.create_tables()
+        race_for_one_invitation(Accounts(database))
+        database.close()
+
+
+def race_for_one_invitation(accounts: Accounts) -> None:
     word, together = accounts.invite_first(), threading.Barrier(8)
 
     def accept(number: int) -> bool:
