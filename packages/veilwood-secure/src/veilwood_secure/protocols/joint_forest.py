@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine, Shared
+from veilwood_secure.mpc.replicated import OwnerChannel
 from veilwood_secure.mpc.shares import majority, pair_from_bytes, pair_to_bytes, share
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax
@@ -160,16 +161,6 @@ def _laplace_scale(step: Step) -> Fraction:
 
 
 # Owners
-
-
-class OwnerChannel(Protocol):
-    """A channel between an owner and a server."""
-
-    def send(self, data: Any) -> None:
-        """Send a message."""
-
-    def receive(self) -> Any:
-        """Return the next message."""
 
 
 class ServerChannels:

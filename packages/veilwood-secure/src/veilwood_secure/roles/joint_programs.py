@@ -19,6 +19,7 @@ from veilwood.data.schema import Schema
 from veilwood.errors import UseError
 from veilwood.forests.adaptive.contingency import bin_columns
 from veilwood_secure.mpc.engine import Bits, Engine, concatenate, stack
+from veilwood_secure.mpc.replicated import OwnerChannel
 from veilwood_secure.protocols import circuits
 from veilwood_secure.protocols import joint_forest as joint
 from veilwood_secure.protocols.shared_backend import BitslicedRows
@@ -111,7 +112,7 @@ class JointForest(program.Program):
         """Return None: wrong sums harm the model but no other owner."""
         return None
 
-    def run_owner(self, X: Any, y: Any, channels: Sequence[joint.OwnerChannel]) -> None:
+    def run_owner(self, X: Any, y: Any, channels: Sequence[OwnerChannel]) -> None:
         """Answer queries at an owner until the training has ended."""
         joint.run_owner(self.estimator, self.plan, X, y, channels)
 

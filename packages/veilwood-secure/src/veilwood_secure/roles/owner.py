@@ -23,7 +23,6 @@ from veilwood_secure.mpc.shares import SharePair, pair_to_bytes, share
 from veilwood_secure.roles.alignment import Alignment
 from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.identity import PartyName, sign_text, tls_context
-from veilwood_secure.roles.joint_programs import JointForest
 from veilwood_secure.roles.program import Program, program_for_task
 from veilwood_secure.roles.sessions import TaskLedgers, role_ledger
 from veilwood_secure.roles.transport import Channel, LostError, dial_server
@@ -304,7 +303,7 @@ class Owner:
         patience : float
             Seconds to wait for the other owners.
         """
-        if not isinstance(self._program, JointForest) or not self.participates:
+        if not self.participates:
             raise UseError(f"task {self.task.name!r} takes rows once. Hint: call contribute.")
         until, failures = time.monotonic() + patience, 0
         self._has_begun = False
@@ -333,7 +332,7 @@ class Owner:
         first = statuses[0]["training"]
         return first is not None and all(status["training"] == first for status in statuses)
 
-    def _participate_once(self, program: JointForest, X: Any, y: Any, patience: float) -> None:
+    def _participate_once(self, program: Program, X: Any, y: Any, patience: float) -> None:
         fields = {"plan": program.plan.fingerprint(), **self.consent(may_charge=not self._has_begun)}
         with ServerConnections(self.config, self.task, "attend", **fields) as call:
             call.receive_fields("received")
