@@ -40,7 +40,7 @@ from veilwood.privacy.selection import NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine, Shared
 from veilwood_secure.mpc.replicated import OwnerChannel
-from veilwood_secure.mpc.shares import majority, pair_from_bytes, pair_to_bytes, share
+from veilwood_secure.mpc.shares import find_majority, pair_from_bytes, pair_to_bytes, share
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax
 from veilwood_secure.protocols.hidden_forest import sampling_delta
@@ -176,7 +176,7 @@ class ServerChannels:
 
     def receive_opened(self, count: int) -> Ints:
         """Return the values that the servers opened, as at least two of them report."""
-        return parse_opened(majority([bytes(channel.receive()) for channel in self._channels]), count)
+        return parse_opened(find_majority([bytes(channel.receive()) for channel in self._channels]), count)
 
 
 def parse_opened(data: bytes, count: int) -> Ints:
@@ -264,7 +264,7 @@ class OnlineOwners:
                 f"owner {owner} sent an answer of the wrong shape. Hint: compare versions.", party=f"owner {owner}"
             ) from None
 
-    def broadcast(self, opened: Ints) -> None:
+    def send_opened(self, opened: Ints) -> None:
         """Send the opened values to every owner."""
         for channel in self._channels.values():
             channel.send(np.ascontiguousarray(opened, "<i8").tobytes())

@@ -126,7 +126,9 @@ class JointForest(program.Program):
         if self.needs_online_owners:
             owners = joint.OnlineOwners(engine, owner_channels, self.estimator)
             source = joint.SharedSums.from_collector(engine, owners.collect_sums)
-            opened = joint.run_server(engine, self.estimator, self.plan, self.noise_protocol, source, owners.broadcast)
+            opened = joint.run_server(
+                engine, self.estimator, self.plan, self.noise_protocol, source, owners.send_opened
+            )
         else:
             sums = joint.sum_shares([part["sums"] for part in rows.values()])
             source = joint.SharedSums.from_collector(engine, lambda shape: sums.reshape(*shape))

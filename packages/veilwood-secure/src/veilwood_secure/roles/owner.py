@@ -237,7 +237,7 @@ class Owner:
             raise PartyError(
                 f"task {self.task.name!r} would be charged again. Hint: run this command again if you agree."
             )
-        self._ledgers.reserve(key or self._charge_key(tickets))
+        self._ledgers.reserve_all(key or self._charge_key(tickets))
         return {"tickets": tickets, "approval": sign_text(self.config.identity, self._program.approval_text(tickets))}
 
     def _charge_key(self, tickets: Sequence[str]) -> str:
@@ -384,7 +384,7 @@ class Owner:
     def _commit_charges(self) -> None:
         """Commit what was reserved for the trained model."""
         for key in self._ledgers.unsettled_keys():
-            self._ledgers.commit(key)
+            self._ledgers.commit_all(key)
 
     def retire(self) -> None:
         """Have the three servers delete the model. It cannot be queried afterwards."""
@@ -392,7 +392,7 @@ class Owner:
             tickets = [server["ticket"] for server in call.receive_fields("retired", "ticket")]
         key = self._find_charge([str(ticket) for ticket in tickets])
         if key is not None:  # nothing was opened under these tickets, and the rows are deleted
-            self._ledgers.cancel(key)
+            self._ledgers.cancel_all(key)
 
 
 def wait_until_trained(
