@@ -171,17 +171,19 @@ def write() -> None:
                 error = apart.std(ddof=1) / len(apart) ** 0.5 if len(apart) > 1 else float("nan")
                 cells += [f"{np.mean([by[way][seed] for seed in seeds]):.4f}", f"{apart.mean():+.4f} ± {error:.4f}"]
             lines.append(f"| {' | '.join(cells)} |")
-    lines += [
-        "",
-        "## Over TLS",
-        "",
-        "Three server processes and two owners on one machine, epsilon 1, all rows. CPU seconds of the busiest server,",
-        "from the first owner's call to the stored model, TLS included.",
-        "",
-        "| table | rows | protocol | servers | CPU seconds of a server |",
-        "|---|---|---|---|---|",
-    ]
-    for row in found.get("roles", []):
+    rows = found.get("roles", [])
+    if rows:
+        lines += [
+            "",
+            "## Over TLS",
+            "",
+            "Three server processes and two owners on one machine, epsilon 1, all rows. CPU seconds of the busiest",
+            "server, from the first owner's call to the stored model, TLS included.",
+            "",
+            "| table | rows | protocol | servers | CPU seconds of a server |",
+            "|---|---|---|---|---|",
+        ]
+    for row in rows:
         cells = [
             TABLES[row["table"]],
             f"{row['rows']:,}",
