@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,11 @@ PROMISE = {
 @pytest.mark.parametrize("name", PROMISE)
 def test_a_parameter_of_the_promise_is_refused_or_stands_in_what_is_signed(name: str, running: Running) -> None:
     """Loss, ledger and schema are the service's; whom a plan protects is read by its signer and charged."""
-    asked = {"epsilon": 0.5, "estimator": "random-trees", "parameters": {"n_estimators": 2, name: PROMISE[name]}}
+    asked: dict[str, Any] = {
+        "epsilon": 0.5,
+        "estimator": "random-trees",
+        "parameters": {"n_estimators": 2, name: PROMISE[name]},
+    }
     if name in ("epsilon", "delta", "ledger", "schema"):
         assert running.ask("analyst", "POST", "/v1/datasets/cars/plans", json=asked).status_code == 422
         return

@@ -18,8 +18,17 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import veilwood as vw
+from veilwood import estimators
 from veilwood import search as searching
-from veilwood.errors import LedgerError, ParameterError, PlanError, PrivacyWarning, UseError
+from veilwood.errors import (
+    LedgerError,
+    MechanismError,
+    ParameterError,
+    PlanError,
+    PrivacyWarning,
+    UseError,
+    WeakGuaranteeWarning,
+)
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.parameters import Role, SharedParameters, parameter_infos
 from veilwood.privacy import entropy
@@ -291,3 +300,38 @@ def test_a_search_for_eight_rows_keeps_its_epsilon_and_the_break_is_seen(monkeyp
     monkeypatch.setattr(searching, "_combined_loss", lambda search, fit: search.loss + fit.loss)
     with entropy.seeded_for_tests(51):
         assert attack_search({"max_depth": [1, 2]}, 600) > 1
+
+
+# -- nothing is spent on noise that cannot be drawn -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loss", [{}, {"delta": 1e-6}], ids=["pure", "delta"])
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 0.1])
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_a_large_unit_fails_before_the_first_step_or_not_at_all(
+    name: str, epsilon: float, loss: dict[str, Any]
+) -> None:
+    """Forests that choose their size after the first step once failed in the middle: everything was spent."""
+    kind, ledger, x = getattr(estimators, name), vw.MemoryLedger(), np.linspace(0, 1, 40)[:, None]
+    is_classifier = kind._task == "classification"
+    target: dict[str, Any] = {"classes": ["no", "yes"]} if is_classifier else {"target_bounds": (0, 1)}
+    schema = vw.Schema.numeric((0, 1), n_features=1, **target)
+    y: Any = np.where(x[:, 0] > 0.5, "yes", "no") if is_classifier else x[:, 0]
+    forest = kind(schema, epsilon=epsilon, privacy_unit=100_000, ledger=ledger, random_state=0, n_jobs=1, **loss)
+    try:
+        fitted = forest.fit(x, y)
+        if hasattr(fitted, "answer"):
+            fitted.answer(x[:2])
+    except (ParameterError, MechanismError):
+        assert ledger.entries() == []
+    else:
+        assert [entry.state for entry in ledger.entries()] == ["committed"]
+
+
+def test_a_weak_guarantee_is_warned_of_by_what_is_promised_in_all() -> None:
+    """Search and fit cost less than 5 each; a release of a series has the loss of the series."""
+    with pytest.warns(WeakGuaranteeWarning):
+        vw.PrivateSearch(make_forest(), {"max_depth": [1, 2]}, epsilon=8.0, mean_trials=1).fit(X, Y)
+    series = vw.ReleaseSeries(make_forest(epsilon=6.0), releases=2, period="month", ledger=vw.MemoryLedger())
+    with pytest.warns(WeakGuaranteeWarning):
+        series.release(X.assign(month=1), Y)
