@@ -12,6 +12,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -440,7 +441,7 @@ class ReleaseSeries:
     def _count_rows(self, X: Any, y: Any, count: Any, number: int = 0, weights: tuple[int, ...] | None = None) -> Ints:
         """Return the sums of a count over all rows, each with the weight of its period in a release."""
         weights = self._terms_of(number).factor.period_weights(number) if weights is None else weights
-        encoding, unit = self._timed_encoding(), self._estimator._protected_unit(self._schema)
+        encoding, unit = self._timed_encoding(), self._opening.plan.neighbours.unit
         source = open_rows(X, y, encoding, unit=unit, invalid=self._estimator.invalid)
         weighted = PeriodCount(count, len(self._schema.features), weights)
         return source.aggregate(weighted, n_jobs=self._estimator.n_jobs)
@@ -704,8 +705,11 @@ def plan_lost(plan: Plan) -> tuple[int, ...]:
 
 
 def _copy_of(estimator: BaseForest) -> BaseForest:
-    """Return an unfitted copy without a ledger: a fit of its own would be charged apart."""
-    return type(estimator)(**{**estimator.get_params(deep=False), "ledger": None})
+    """Return an unfitted copy without a ledger: a fit of its own would be charged apart.
+
+    A parameter that the caller changes in place afterwards, such as a unit, must not reach the series.
+    """
+    return type(estimator)(**deepcopy({**estimator.get_params(deep=False), "ledger": None}))
 
 
 def _given_ledger(ledger: Any) -> Ledger | None:
