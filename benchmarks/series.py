@@ -240,8 +240,9 @@ def write() -> None:
             lines += ["", f"## {title} by release: {table}", ""]
             lines += [
                 f"{RELEASES} releases under epsilon {EPSILON:g} and delta {DELTA:g} in all, RandomTreesClassifier with "
-                f"shared trees unless PrivateForest is named, `n_rows` declared, {n_seeds} seeds; each model is tested on a quarter of the rows "
-                "of its own period. Mean, and the standard error of the last column's mean over releases.",
+                f"shared trees unless PrivateForest is named, `n_rows` declared, {n_seeds} seeds; each model is tested "
+                "on a quarter of the rows of its own period. Mean, and the standard error of the last column's mean "
+                "over releases.",
                 "",
                 "| method | " + " | ".join(str(number) for number in range(1, RELEASES + 1)) + " | mean | error |",
                 "|---" * (RELEASES + 3) + "|",
