@@ -48,7 +48,7 @@ from veilwood.estimators.parameters import parameters_in_file, to_plain_value
 from veilwood.forests.auto_size import AutoSized, WithTotals
 from veilwood.models.file import sort_header
 from veilwood.privacy import time_factors
-from veilwood.privacy.accountant import handle_of
+from veilwood.privacy.accountant import handle_of, warn_of_weak_guarantee
 from veilwood.privacy.certificate import Spend, build_certificate
 from veilwood.privacy.door import Measurement, SeriesDoor
 from veilwood.privacy.entropy import random_integers
@@ -402,7 +402,9 @@ class ReleaseSeries:
             self._check_reserved(ledger, self._key(following))
             self._records[following] = _Record(released.noisy, plan_lost(plan))
             self._keep()
-        return self.model(following)
+        made = self.model(following)
+        warn_of_weak_guarantee(made.privacy_.epsilon)
+        return made
 
     def _choose(self, ledger: Ledger, X: Any, y: Any, step: Step) -> None:
         """Measure what the trees are chosen by, once, on the rows of the first period, and design them.

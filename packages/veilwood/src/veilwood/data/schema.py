@@ -22,9 +22,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import column_or_1d
 
+from veilwood.charts import html_card
 from veilwood.data.canonical import factorize_texts, to_canonical_texts
 from veilwood.data.columns import COLUMN_KEYS, Column, did_you_mean
 from veilwood.data.dialect import DIALECT, Dialect, FrozenTexts
@@ -374,6 +373,16 @@ class Schema:
         rows += [f"  not used: {', '.join(self.ignore)}"] if self.ignore else []
         return "\n".join([head, *rows])
 
+    def _repr_html_(self) -> str:
+        """Show the schema in a notebook."""
+        head = ("column", "kind", "bounds or categories", "source")
+        rows = [(c.name, c.kind, c.describe(), c.known_from or "") for c in (*self.features, self.target)]
+        text = f"protects {self.privacy_unit or 'one row'}"
+        text += f"; not used: {', '.join(self.ignore)}" if self.ignore else ""
+        badge = ("INFERRED from the data: NOT PRIVATE", "#b3412e") if self.inferred else None
+        title = f"Schema {self.name!r}: {self.task} of {self.target.name!r}"
+        return html_card(title, text, [head, *rows], badge=badge)
+
 
 def _is_draft(data: Mapping[str, Any]) -> bool:
     """Return True if any mark of a draft is left: on the schema, in its notes, or on a column."""
@@ -427,6 +436,10 @@ def _column_from_dict(entry: object, place: int) -> Column:
 
 def _infer_columns(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column, tuple[Column, ...]]:
     """Infer the target and the features from the data."""
+    # scikit-learn takes long to import, and a declared schema does not need it.
+    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils.validation import column_or_1d
+
     table = Table.from_data(X)
     names = table.names or tuple(f"x{place}" for place in range(table.n_columns))
     while target in names:
