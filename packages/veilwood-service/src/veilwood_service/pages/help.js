@@ -1,5 +1,5 @@
 // Help: how a release comes about, the words, and the routes of the service from its OpenAPI document.
-import { card, facts, h, link, soft, state } from "/page/dom.js";
+import { card, facts, h, link, state } from "/page/dom.js";
 
 const STEPS = [
   [
@@ -116,8 +116,12 @@ export async function reference() {
           h(
             "details",
             {},
-            h("summary", {}, h("code", {}, `${operation.method.toUpperCase()} ${operation.path}`)),
-            soft(operation.description ?? operation.summary),
+            h(
+              "summary",
+              {},
+              h("code", {}, `${operation.method.toUpperCase()} ${operation.path}`),
+              h("span", { class: "soft small" }, ` ${operation.description ?? operation.summary}`),
+            ),
             facts([
               ["body", bodyOf(operation)],
               [
