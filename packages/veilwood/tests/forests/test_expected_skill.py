@@ -141,6 +141,7 @@ def test_results_are_of_the_development_suite_at_all_budgets() -> None:
     assert {table["task"] for table in tables.values()} == {"classification", "regression"}
     assert all(len(table["skill"]) == 7 for table in tables.values())
     assert all(-1 <= skill <= 1.05 for table in tables.values() for skill in table["skill"].values())
+    assert all(table["spread"].keys() == table["skill"].keys() for table in tables.values())
 
 
 def test_a_range_is_that_of_tables_alike() -> None:
@@ -164,6 +165,7 @@ def test_beyond_all_tables_the_nearest_are_told_and_that_they_are_beyond(task: A
     assert (few.side, many.side) == (-1, 1)
     assert few.n_tables >= quality.MIN_TABLES
     assert few.high < many.low + 0.5
+    assert few.spread > many.spread > 0
     assert "fewer rows times epsilon per column than any" in str(few)
     assert "more rows times epsilon per column than any" in str(many)
     assert "-0.0" not in str(few)

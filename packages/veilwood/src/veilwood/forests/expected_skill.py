@@ -39,12 +39,15 @@ class ExpectedSkill(NamedTuple):
         Quartiles of their skills.
     side : int
         -1 if all tables had more rows times epsilon per column, 1 if all had fewer, else 0.
+    spread : float
+        Standard deviation of the skill of several fits of one table, the mean over tables.
     """
 
     n_tables: int
     low: float
     high: float
     side: int
+    spread: float
 
     def __str__(self) -> str:
         had = {
@@ -53,7 +56,8 @@ class ExpectedSkill(NamedTuple):
             1: "more rows times epsilon per column than any public table that was tried: of the nearest {}",
         }[self.side].format(self.n_tables)
         low, high = (f"{round(skill, 1) + 0.0:.1f}" for skill in (self.low, self.high))  # + 0.0: no -0.0
-        return f"{had}, half had a skill of {low} to {high} (0 is the most frequent class or the mean, 1 no privacy)"
+        meaning = "0 is the most frequent class or the mean, 1 no privacy"
+        return f"{had}, half had a skill of {low} to {high} ({meaning}; fits of one table spread by {self.spread:.2f})"
 
 
 def estimate_skill(task: TaskKind, n_rows: float, n_columns: int, row_epsilon: float) -> ExpectedSkill:
@@ -72,25 +76,27 @@ def estimate_skill(task: TaskKind, n_rows: float, n_columns: int, row_epsilon: f
     nearest = np.sort([away[known.table == name].min() for name in np.unique(known.table)])
     reach = max(np.log(MAX_RATIO), float(nearest[min(MIN_TABLES, len(nearest)) - 1]))
     near = away <= reach
-    skills = [known.skill[near & (known.table == name)].mean() for name in np.unique(known.table[near])]
+    parts = [near & (known.table == name) for name in np.unique(known.table[near])]
+    skills, spreads = ([values[part].mean() for part in parts] for values in (known.skill, known.spread))
     low, high = np.percentile(skills, PERCENTILES)
     side = 0 if known.log_ratio.min() <= here <= known.log_ratio.max() else (-1 if here < known.log_ratio.min() else 1)
-    return ExpectedSkill(len(skills), float(low), float(high), side)
+    return ExpectedSkill(len(skills), float(low), float(high), side, float(np.mean(spreads)))
 
 
 class _BenchmarkSkills(NamedTuple):
-    """Benchmark results of a task, as parallel arrays: log of rows times epsilon per column, table, skill."""
+    """Benchmark results of a task, as parallel arrays: log of rows times epsilon per column, table, skill, spread."""
 
     log_ratio: Any
     table: Any
     skill: Any
+    spread: Any
 
 
 @cache
 def _load_benchmarks(task: TaskKind) -> _BenchmarkSkills:
     data = json.loads(files("veilwood.forests").joinpath("expected_private_forest.json").read_text(encoding="utf-8"))
     results = [
-        (np.log(table["rows"] * float(epsilon) / table["columns"]), name, skill)
+        (np.log(table["rows"] * float(epsilon) / table["columns"]), name, skill, table["spread"][epsilon])
         for name, table in data["tables"].items() if table["task"] == task and table["skill"]
         for epsilon, skill in table["skill"].items()
     ]  # fmt: skip
