@@ -78,10 +78,11 @@ def person_distances(at_most: int) -> set[int]:
     for n_rows in range(1, 6):
         person = pd.DataFrame({"row": 60_000.5 + np.arange(n_rows) // 2, "who": "z", "target": 0})
         for tables in ([others, person], [person, others]):
-            together, alone = (
-                np.bincount(kept_rows(open_rows(frame, None, ID_ENCODING, unit=RowsOf("who", at_most))), minlength=1 << 16)
+            sources = (
+                open_rows(frame, None, ID_ENCODING, unit=RowsOf("who", at_most))
                 for frame in (pd.concat(tables), others)
             )
+            together, alone = (np.bincount(kept_rows(source), minlength=1 << 16) for source in sources)
             distances.add(int(np.abs(together - alone).sum()))
     return distances
 

@@ -455,9 +455,7 @@ def _write_pieces(
             yield ids
 
 
-def _read_stored_batch(
-    stored: Any, width: int, cap: RowsOf | None, copies: Ints | None, first_row: int
-) -> Batch:
+def _read_stored_batch(stored: Any, width: int, cap: RowsOf | None, copies: Ints | None, first_row: int) -> Batch:
     codes = stored.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
     batch = Batch(codes, stored.column(1).to_numpy(), 0, first_row)
     return select_rows(_leave_room(batch, cap), copies, stored.column(2).to_numpy(zero_copy_only=False))

@@ -373,8 +373,8 @@ _PARAMETERS = """
         rows of an id, because these are repeated.
     privacy_unit : "row", int, dict or None
         Unit that the guarantee protects: one row, k rows, or all rows of an id, ``{"id": column, "at_most": k}``,
-        each of which counts k / m times if the id has m. Default: the unit that
-        the schema declares, or one row. A choice that may protect less than the schema declares warns once.
+        each of which counts k / m times if the id has m. Default: the unit that the schema declares, or one row. A
+        choice that may protect less than the schema declares warns once.
     adjacency : {"add-remove", "replace-one"}
         Neighbouring relation: whether the data of one unit is added or removed, or replaced.
     max_weight : int, optional
