@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +42,10 @@ def repeat_people(X: pd.DataFrame, y: pd.Series, rows: Any, seed: int, varied: b
     rng, people = np.random.default_rng([seed, 11]), rows[: len(rows) // 4]
     n_rows = rng.integers(1, MAX_ROWS_EACH + 1, len(people)) if varied else np.full(len(people), MAX_ROWS_EACH)
     own = np.repeat(people, n_rows)
-    values = {
-        name: np.where(rng.random(len(own)) < KEPT, X[name].to_numpy()[own], X[name].to_numpy()[rng.choice(rows, len(own))])
-        for name in X.columns
-    }  # fmt: skip
+    values = {}
+    for name in X.columns:
+        column, is_own, others = X[name].to_numpy(), rng.random(len(own)) < KEPT, rng.choice(rows, len(own))
+        values[name] = np.where(is_own, column[own], column[others])
     frame = pd.DataFrame(values).astype(X.dtypes.to_dict())
     return frame.assign(person=np.repeat(np.arange(len(people)), n_rows)), pd.Series(y.to_numpy()[own], name=y.name)
 
@@ -103,17 +104,21 @@ def measure(folder: Path, cache: Path) -> None:
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
-def make_table(frame: pd.DataFrame, digits: int = 3) -> list[str]:
+def make_table(frame: pd.DataFrame) -> list[str]:
     """Return a table in Markdown with one column for each epsilon."""
-    head = ["| | " + " | ".join(f"{column:g}" for column in frame.columns) + " |", "|---" * (len(frame.columns) + 1) + "|"]
-    return [*head, *(f"| {name} | " + " | ".join("-" if np.isnan(value) else f"{value:.{digits}f}" for value in row) + " |"
-                     for name, row in zip(frame.index, frame.to_numpy(), strict=True)), ""]  # fmt: skip
+    lines = ["| | " + " | ".join(f"{column:g}" for column in frame.columns) + " |"]
+    lines.append("|---" * (len(frame.columns) + 1) + "|")
+    for name, row in zip(frame.index, frame.to_numpy(), strict=True):
+        cells = ("-" if np.isnan(value) else f"{value:.3f}" for value in row)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def compare_versions(after: pd.DataFrame, before: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Return means of both versions and of the difference, with its standard error over splits."""
     keys = ["epsilon", "table", "seed"]
-    both = after.set_index(keys)[measure].to_frame("after").join(before.set_index(keys)[measure].rename("before")).dropna()
+    one, other = (each.set_index(keys)[measure] for each in (after, before))
+    both = one.to_frame("after").join(other.rename("before")).dropna()
     difference = (both.after - both.before).groupby(["epsilon", "table"])
     error = (difference.var() / difference.count()).groupby("epsilon").agg(lambda each: each.sum() ** 0.5 / len(each))
     means = both.groupby(["epsilon", "table"]).mean().groupby("epsilon").mean()
@@ -125,7 +130,7 @@ def compare_versions(after: pd.DataFrame, before: pd.DataFrame, measure: str) ->
     return pd.DataFrame(rows).T
 
 
-def find_worse(results: pd.DataFrame, pairs: Iterator[tuple[Any, Any]]) -> list[str]:
+def find_worse(results: pd.DataFrame, pairs: Iterable[tuple[Any, Any]]) -> list[str]:
     """Return pairs of cells (table, epsilon, delta, estimator) of which the first scores worse than the second."""
     cells = results.groupby(["table", "epsilon", "delta", "estimator"]).score.agg(["mean", "var", "count"])
     found = []
@@ -148,41 +153,71 @@ def render(after: pd.DataFrame, before: pd.DataFrame, units: dict[str, pd.DataFr
         new, old = (each[(each.estimator == "PrivateForest") & (each.delta == delta)] for each in skilled)
         text += [f"## Delta {delta:g}", ""]
         for measure in ("skill", "log_loss", "auc"):
-            text += make_table(compare_versions(new, old, measure), 3)
+            text += make_table(compare_versions(new, old, measure))
     ours = skilled[0][skilled[0].estimator.isin(["PrivateForest", *SIBLINGS])]
-    tables, epsilons = sorted(ours.table.unique()), sorted(ours.epsilon.unique())
+    tables, epsilons, ourselves = sorted(ours.table.unique()), sorted(ours.epsilon.unique()), "PrivateForest"
     cells = [(table, epsilon) for table in tables for epsilon in epsilons]
-    cell = "PrivateForest"
-    siblings = find_worse(ours, (((t, e, 0.0, cell), (t, e, 0.0, s)) for t, e in cells for s in SIBLINGS))
-    steps = zip(epsilons, epsilons[1:], strict=False)
-    budget = find_worse(ours, (((t, e, d, cell), (t, less, d, cell)) for less, e in steps for t in tables for d in (0.0, 1e-6)))
-    with_delta = find_worse(ours, (((t, e, 1e-6, cell), (t, e, 0.0, cell)) for t, e in cells))
-    for what, found in (("another forest of this library", siblings), ("a smaller epsilon", budget), ("no delta", with_delta)):
+    comparisons = {
+        "another forest of this library": (
+            ((table, epsilon, 0.0, ourselves), (table, epsilon, 0.0, sibling))
+            for table, epsilon in cells for sibling in SIBLINGS
+        ),
+        "a smaller epsilon": (
+            ((table, epsilon, delta, ourselves), (table, less, delta, ourselves))
+            for less, epsilon in pairwise(epsilons) for table in tables for delta in (0.0, 1e-6)
+        ),
+        "no delta": (
+            ((table, epsilon, 1e-6, ourselves), (table, epsilon, 0.0, ourselves)) for table, epsilon in cells
+        ),
+    }  # fmt: skip
+    for what, pairs in comparisons.items():
+        found = find_worse(ours, pairs)
         text += [f"Worse than {what}: {len(found)} cells of {len(cells)}. {'; '.join(found) or 'None'}.", ""]
-    text += ["## People with several rows", "", "Ten tables, 1 to 8 rows of each person or 8, six splits: mean score, then its "
-             "spread between splits. Before, at most so many rows of a person counted; after, they share this weight.", ""]  # fmt: skip
+    return "\n".join([*text, *render_people(units), *render_small_budgets(units)])
+
+
+def render_people(units: dict[str, pd.DataFrame]) -> list[str]:
+    """Return the lines about people with several rows."""
+    text = ["## People with several rows", "",
+            "Ten tables, 1 to 8 rows of each person or 8, six splits: mean score, then its spread between splits. Before, "
+            "at most so many rows of a person counted; after, they share this weight.", ""]  # fmt: skip
     for statistic in ("mean", "std"):
-        people = {version: frame[frame.part == "people"].groupby(["note", "epsilon", "table"]).score.agg(statistic)
-                  .groupby(["note", "epsilon"]).mean().unstack() for version, frame in units.items()}  # fmt: skip
-        text += make_table(pd.concat([frame.rename("{}, ".format(version).__add__) for version, frame in people.items()]))
+        frames = []
+        for version, frame in units.items():
+            scores = frame[frame.part == "people"].groupby(["note", "epsilon", "table"]).score.agg(statistic)
+            frames.append(scores.groupby(["note", "epsilon"]).mean().unstack().rename(f"{version}, {{}}".format))
+        text += make_table(pd.concat(frames))
+    text += ["## Eight copies of each row, eight rows protected, and one row each", "",
+             "Mean score of six tables, six splits; rows times epsilon of a unit are the same.", ""]  # fmt: skip
     copies = units["after"][units["after"].part == "copies"]
-    text += ["## Eight copies of each row, eight rows protected, and one row each", "", "Mean score of six tables, six splits; "
-             "rows times epsilon of a unit are the same.", ""]  # fmt: skip
-    text += make_table(copies.groupby(["note", "epsilon"]).score.mean().unstack())
-    text += ["## Small budgets on Adult", "", f"AUC, four fifths for training, {SEEDS} splits. S-BDT: its own result files, the best "
-             f"of 80 to 90 settings by the test score, delta {DELTA:g}.", ""]  # fmt: skip
-    adult = pd.concat([frame[frame.part == "small budgets"].assign(version=version) for version, frame in units.items()])
-    adult = adult.assign(name="PrivateForest " + adult.version + ", delta " + adult.delta.map("{:g}".format))
-    auc = adult.groupby(["name", "epsilon"]).auc.agg(["mean", "std"]).unstack()
+    return text + make_table(copies.groupby(["note", "epsilon"]).score.mean().unstack())
+
+
+def render_small_budgets(units: dict[str, pd.DataFrame]) -> list[str]:
+    """Return the lines about Adult, single trees and a rare class."""
+    text = ["## Small budgets on Adult", "",
+            f"AUC, four fifths for training, {SEEDS} splits. S-BDT: its own result files, the best of 80 to 90 settings by "
+            f"the test score, delta {DELTA:g}.", ""]  # fmt: skip
+    every = pd.concat(
+        [frame[frame.part == "small budgets"].assign(version=version) for version, frame in units.items()]
+    )
+    name = "PrivateForest " + every.version + ", delta " + every.delta.map("{:g}".format)
+    auc = every.assign(name=name).groupby(["name", "epsilon"]).auc.agg(["mean", "std"]).unstack()
     text += make_table(pd.concat([auc["mean"], pd.DataFrame([SBDT_AUC], ["S-BDT"], SMALL_BUDGETS)]))
     text += ["Spread between splits:", "", *make_table(auc["std"])]
-    text += ["## One private tree of depth 4", "", "Accuracy, ten splits; PrivaTree: its published figures, five folds.", ""]
+    text += [
+        "## One private tree of depth 4",
+        "",
+        "Accuracy, ten splits; PrivaTree: its published figures, five folds.",
+        "",
+    ]
     trees = units["after"][units["after"].part == "one tree"].groupby(["table", "epsilon"]).score.mean().unstack()
     published = pd.DataFrame(PRIVATREE, index=trees.columns).T
-    text += make_table(pd.concat([trees.rename("{}, PrivateForest".format), published.rename("{}, PrivaTree".format)]).sort_index())
+    both = [trees.rename("{}, PrivateForest".format), published.rename("{}, PrivaTree".format)]
+    text += make_table(pd.concat(both).sort_index())
     text += ["## Two percent of positives", "", "AUC of `rare-positives` (14,000 rows, 280 positives), 20 splits.", ""]
     rare = {version: frame[frame.part == "rare"].groupby("epsilon").auc.mean() for version, frame in units.items()}
-    return "\n".join([*text, *make_table(pd.DataFrame(rare).T)])
+    return text + make_table(pd.DataFrame(rare).T)
 
 
 def main() -> None:

@@ -201,6 +201,7 @@ MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     (["fit", "visits.csv", "--schema", "."], "cannot read schema file", nothing),
     (["fit", "visits.csv"], "--schema", nothing),
     ([*FIT_VISITS, "--estimator", "random-tree"], "Did you mean 'random-trees'?", nothing),
+    ([*FIT_VISITS, "--estimator", "MatrixForestPredictor"], "choose matrix-forest, which fits a model", nothing),
     ([*FIT_VISITS, "--epsilon", "0"], "epsilon=0.0 must be above 0", nothing),
     ([*FIT_VISITS, "--epsilon", "-1"], "must be above 0", nothing),
     ([*FIT_VISITS, "--epsilon", "nan"], "not a finite number", nothing),

@@ -78,7 +78,10 @@ export function guide() {
 export async function reference() {
   const { paths, components } = await (await fetch("/v1/openapi.json")).json();
   const nameOf = (schema) =>
-    schema?.$ref?.split("/").at(-1) ??
+    schema?.$ref
+      ?.split("/")
+      .at(-1)
+      .replace(/^Page_(\w+)_$/, "page of $1") ??
     (schema?.type === "array" ? `list of ${nameOf(schema.items)}` : (schema?.title ?? schema?.type ?? ""));
   const groups = {};
   for (const [path, methods] of Object.entries(paths)) {

@@ -33,7 +33,13 @@ from veilwood.estimators.method import Design, FitRequest, Method, Model, Parame
 from veilwood.estimators.new_rows import UNKNOWN_HINT, UnknownRule, predict_rows
 from veilwood.estimators.parameters import MAX_THREADS, parameters_in_plan, to_plain_value
 from veilwood.evaluation.evaluate import Evaluation, Holdout
-from veilwood.privacy.accountant import handle_of, warn_of_repeated_fits, warn_of_smaller_unit, warn_once
+from veilwood.privacy.accountant import (
+    handle_of,
+    warn_of_repeated_fits,
+    warn_of_smaller_unit,
+    warn_of_weak_guarantee,
+    warn_once,
+)
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door, Measurement
 from veilwood.privacy.ledger_stores import open_ledger
@@ -346,8 +352,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         self.privacy_, self.plan_ = release.certificate(), release.door.plan
         if not self.privacy_.is_private:
             warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", errors.PrivacyWarning, stacklevel=4)
-        elif self.privacy_.strength.verdict:
-            warnings.warn(self.privacy_.strength.verdict, errors.WeakGuaranteeWarning, stacklevel=4)
+        else:
+            warn_of_weak_guarantee(self.privacy_.epsilon)
 
     def _reject_arguments(self, unsupported: dict[str, Any]) -> None:
         if unsupported:
