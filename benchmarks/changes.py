@@ -147,8 +147,8 @@ def render(after: pd.DataFrame, before: pd.DataFrame, units: dict[str, pd.DataFr
     """Return the page."""
     skilled = [skills[skills.gap >= MIN_GAP] for skills in map(add_skills, (after, before))]
     text = ["# PrivateForest before and after the changes of this version", "",
-            f"{skilled[0].table.nunique()} tables of the validation suite, {skilled[0].seed.nunique()} splits each, n_rows "
-            "left out. Constants were settled on development tables. Before: beb3f99.", ""]  # fmt: skip
+            f"{skilled[0].table.nunique()} tables of the validation suite, {skilled[0].seed.nunique()} splits each, "
+            "n_rows left out. Constants were settled on development tables. Before: beb3f99.", ""]  # fmt: skip
     for delta in (0.0, 1e-6):
         new, old = (each[(each.estimator == "PrivateForest") & (each.delta == delta)] for each in skilled)
         text += [f"## Delta {delta:g}", ""]
@@ -179,8 +179,8 @@ def render(after: pd.DataFrame, before: pd.DataFrame, units: dict[str, pd.DataFr
 def render_people(units: dict[str, pd.DataFrame]) -> list[str]:
     """Return the lines about people with several rows."""
     text = ["## People with several rows", "",
-            "Ten tables, 1 to 8 rows of each person or 8, six splits: mean score, then its spread between splits. Before, "
-            "at most so many rows of a person counted; after, they share this weight.", ""]  # fmt: skip
+            "Ten tables, 1 to 8 rows of each person or 8, six splits: mean score, then its spread between splits. "
+            "Before, at most so many rows of a person counted; after, they share this weight.", ""]  # fmt: skip
     for statistic in ("mean", "std"):
         frames = []
         for version, frame in units.items():
@@ -196,8 +196,8 @@ def render_people(units: dict[str, pd.DataFrame]) -> list[str]:
 def render_small_budgets(units: dict[str, pd.DataFrame]) -> list[str]:
     """Return the lines about Adult, single trees and a rare class."""
     text = ["## Small budgets on Adult", "",
-            f"AUC, four fifths for training, {SEEDS} splits. S-BDT: its own result files, the best of 80 to 90 settings by "
-            f"the test score, delta {DELTA:g}.", ""]  # fmt: skip
+            f"AUC, four fifths for training, {SEEDS} splits. S-BDT: its own result files, the best of 80 to 90 settings "
+            f"by the test score, delta {DELTA:g}.", ""]  # fmt: skip
     every = pd.concat(
         [frame[frame.part == "small budgets"].assign(version=version) for version, frame in units.items()]
     )
