@@ -196,7 +196,7 @@ def render_people(units: dict[str, pd.DataFrame]) -> list[str]:
 def render_small_budgets(units: dict[str, pd.DataFrame]) -> list[str]:
     """Return the lines about Adult, single trees and a rare class."""
     text = ["## Small budgets on Adult", "",
-            f"AUC, four fifths for training, {SEEDS} splits. S-BDT: its own result files, the best of 80 to 90 settings "
+            f"AUC, four fifths to train, {SEEDS} splits. S-BDT: its own result files, the best of 80 to 90 settings "
             f"by the test score, delta {DELTA:g}.", ""]  # fmt: skip
     every = pd.concat(
         [frame[frame.part == "small budgets"].assign(version=version) for version, frame in units.items()]
