@@ -39,14 +39,11 @@ def main() -> None:
     found = read_results(*given.cache)
     result = add_skills(found[found.suite == "development"])
     result = result[(result.estimator == "PrivateForest") & (result.delta == 0) & (result.gap >= MIN_GAP)]
-    values = result.groupby(["table", "epsilon"]).skill.agg(skill="mean", spread="std")
+    means = result.groupby(["table", "epsilon"]).skill.mean()
     tables = {
         str(name): {
             **size_of(str(name), given.data, present),
-            **{
-                key: {f"{epsilon:g}": round(float(value), 3) for epsilon, value in values.loc[name, key].items()}
-                for key in ("skill", "spread")
-            },
+            "skill": {f"{epsilon:g}": round(float(means[name, epsilon]), 3) for epsilon in means[name].index},
         }
         for name in sorted(result.table.unique())
     }

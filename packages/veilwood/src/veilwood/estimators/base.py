@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from veilwood import errors
 from veilwood.arrays import AnyArray, Codes, Floats
+from veilwood.charts import html_card
 from veilwood.data.batches import Source
 from veilwood.data.contributions import Weights, check_max_weight, scale_unit
 from veilwood.data.encoding import Encoding, class_labels
@@ -43,7 +44,7 @@ from veilwood.privacy.accountant import (
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door, Measurement
 from veilwood.privacy.ledger_stores import open_ledger
-from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.loss import Loss, guarantee_strength, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.release import Release
@@ -394,6 +395,19 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         state: dict[str, Any] = super().__getstate__()
         state.pop("_prepared", None)
         return state
+
+    def _html_repr(self) -> str:
+        """Show the estimator in a notebook, below a badge of its guarantee."""
+        certificate = getattr(self, "privacy_", None)
+        epsilon = self.get_params(deep=False).get("epsilon")
+        if certificate is not None:
+            badge = (certificate.strength.label, certificate.strength.colour)
+            line = str(certificate)
+        else:
+            is_bounded = isinstance(epsilon, int | float) and epsilon < float("inf")
+            strength = guarantee_strength(epsilon if is_bounded else None)
+            badge, line = (strength.label, strength.colour), f"epsilon={epsilon}, not fitted"
+        return html_card(type(self).__name__, line, badge=badge) + str(super()._html_repr())
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         text: str = super().__repr__(N_CHAR_MAX)
