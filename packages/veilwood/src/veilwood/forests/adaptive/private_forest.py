@@ -37,9 +37,8 @@ from veilwood.forests.expected_skill import estimate_skill
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.neighbours import Neighbours, RowsOf
 from veilwood.privacy.neighbours import Rows as RowsUnit
-from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.safe_io import is_int_in
 from veilwood.trees.counting import ACCELERATOR
