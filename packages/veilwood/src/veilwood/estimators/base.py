@@ -21,7 +21,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood import errors
-from veilwood.arrays import AnyArray, Codes, Floats
+from veilwood.arrays import AnyArray, Codes, Floats, ambient_threads
 from veilwood.data.batches import Source
 from veilwood.data.contributions import Weights, check_max_weight, scale_unit
 from veilwood.data.encoding import Encoding, class_labels
@@ -152,7 +152,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         design = self._design_for(schema, plan, method)
         holdout = Holdout.requested(design.plan, holdout_fraction, evaluate_epsilon)
         release = Release(self._make_door(X, design.plan, not_private), extra_loss=holdout.extra_loss)
-        sources = release.open_rows(lambda: self._open_sources(X, y, design.encoding, holdout, sample_weight))
+        with ambient_threads(self.n_jobs):
+            sources = release.open_rows(lambda: self._open_sources(X, y, design.encoding, holdout, sample_weight))
         sources[0].check_passes(method.multi_pass or len(sources) > 1, type(self).__name__)
         statements = sources[0].executed_statements
         warn_of_repeated_fits(handle_of(X), with_ledger=self.ledger is not None, is_clone=self._is_clone)
@@ -293,7 +294,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """Encode the rows of a prediction; requires a fitted estimator."""
         if "model_" not in vars(self):
             check_is_fitted(self, "model_")
-        return self._encode_with(self.model_.encoding, X)
+        with ambient_threads(self.n_jobs):
+            return self._encode_with(self.model_.encoding, X)
 
     def _predict_rows(self, X: Any, unknown: UnknownRule | None) -> tuple[Floats, AnyArray]:
         """Return outputs and labels of new rows; for regression both are the predicted numbers."""
