@@ -50,18 +50,20 @@ def recorded_noise(sizes: list[float]) -> Iterator[None]:
         DiscreteLaplace.perturb = perturb  # type: ignore[method-assign]
 
 
-def answer_times(running: Running, address: str, dataset: str, n_answers: int) -> list[float]:
-    """Return the milliseconds of answers to batches of one row."""
-    model = running.run(running.signed(dataset, **PREDICTOR))["id"]
-    rows, times = CAR.X.to_dict("records"), list[float]()
+def answer_times(running: Running, address: str, datasets: list[str], n_answers: int) -> list[list[float]]:
+    """Return the milliseconds of answers to batches of one row, for each data set. They take turns, as load changes."""
+    models = [running.run(running.signed(name, **PREDICTOR))["id"] for name in datasets]
+    rows, times = CAR.X.to_dict("records"), [list[float]() for _ in models]
     headers = {"Authorization": f"Bearer {running.tokens['analyst']}"}
     with httpx.Client(base_url=address, headers=headers, timeout=60) as client:
-        client.post(f"/v1/models/{model}/quote", json={"rows": rows[:1]})
+        for model in models:
+            client.post(f"/v1/models/{model}/quote", json={"rows": rows[:1]})
         for number in range(n_answers):
-            start = time.perf_counter()
-            found = client.post(f"/v1/models/{model}/answers", json={"rows": rows[number : number + 1]})
-            times.append(1000 * (time.perf_counter() - start))
-            assert found.status_code == 200, found.text
+            for model, of_model in zip(models, times, strict=True):
+                start = time.perf_counter()
+                found = client.post(f"/v1/models/{model}/answers", json={"rows": rows[number : number + 1]})
+                of_model.append(1000 * (time.perf_counter() - start))
+                assert found.status_code == 200, found.text
     return times
 
 
@@ -85,7 +87,6 @@ def main() -> None:
     for name, limit in (("when ready", None), ("on schedule", Limits().answer_milliseconds)):
         hold_back = private_queries._hold_back
         private_queries._hold_back = (lambda _: nullcontext()) if limit is None else hold_back  # type: ignore[assignment]
-        times: dict[int, list[float]] = {}
         sizes: list[float] = []
         with tempfile.TemporaryDirectory() as folder:
             limits = Limits(answer_milliseconds=limit or 1)
@@ -93,12 +94,13 @@ def main() -> None:
                 for factor in (1, 2):
                     table = once + body * (factor * options.copies - 1)
                     running.add_cars(f"cars{factor}", epsilon=1000, table=table)
-                    with recorded_noise(sizes):
-                        times[factor] = answer_times(running, address, f"cars{factor}", options.answers)
+                with recorded_noise(sizes):
+                    times = answer_times(running, address, ["cars1", "cars2"], options.answers)
         private_queries._hold_back = hold_back
-        noise = spearmanr(times[1], sizes[: options.answers]).correlation
-        gain = advantage(times[1], times[2])
-        for factor, found in times.items():
+        assert len(sizes) == 2 * options.answers
+        noise = spearmanr(times[0], sizes[::2]).correlation
+        gain = advantage(*times)
+        for factor, found in enumerate(times, start=1):
             rows = 1728 * options.copies * factor
             high = sorted(found)[int(0.99 * len(found))]
             print(f"| {name} | {rows:,} | {statistics.median(found):.2f} | {high:.2f} | {gain:.2f} | {noise:+.2f} |")

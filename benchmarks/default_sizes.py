@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import warnings
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -65,13 +66,13 @@ def without_order(numbers: np.ndarray, schema: vw.Schema, rng: np.random.Generat
     return found
 
 
-def measure(data: Path, name: str, seeds: int) -> list[dict[str, Any]]:
+def measure(data: Path, name: str, seeds: int, families: Sequence[str] = FAMILIES) -> list[dict[str, Any]]:
     """Fit every family at every epsilon, once for each seed."""
     schema = schema_of(data / f"{name}.json")
     X, y = vw.read_table(data / f"{name}.csv.gz", schema)
     classes = schema.task == "classification"
     numbers, bins, rows = as_numbers(X), Encoding(schema, "bins").encode(X).astype(float), []
-    for family in FAMILIES:
+    for family in families:
         kind = getattr(vw, f"{family}{'Classifier' if classes else 'Regressor'}", None)
         if kind is None or (family == "MatrixForest" and len(schema.features) > WIDE):
             continue
@@ -174,15 +175,20 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of public tables: NAME.csv.gz and NAME.json")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--more", action="store_true", help="go on where an earlier run was stopped")
+    parser.add_argument("--family", choices=FAMILIES, help="measure this one again; the others keep their results")
     parser.add_argument("-o", "--out", type=Path, required=True)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     kept = given.out.with_suffix(".json")
-    rows: list[dict[str, Any]] = json.loads(kept.read_text()) if given.more else []
+    rows: list[dict[str, Any]] = json.loads(kept.read_text()) if given.more or given.family else []
     for row in rows:
         row["epsilon"] = float(row["epsilon"])
-    for name in [each for each in TABLES if each not in {row["table"] for row in rows}]:
-        rows += measure(given.data, name, given.seeds)
+    known = {row["table"] for row in rows}
+    rows = [row for row in rows if row["family"] != given.family]
+    order = {name: place for place, name in enumerate(TABLES)}
+    for name in [each for each in TABLES if given.family or each not in known]:
+        rows += measure(given.data, name, given.seeds, [given.family] if given.family else FAMILIES)
+        rows.sort(key=lambda row: (order[row["table"]], FAMILIES.index(row["family"])))
         table = pd.DataFrame(rows)
         given.out.write_text(page(table, given.seeds))
         given.out.with_suffix(".json").write_text(

@@ -94,9 +94,9 @@ PUBLISHED_AS = {
 }
 TRAINING, PREDICTION = vw.MatrixForestClassifier, vw.MatrixForestPredictor
 METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
-    TRAIN: (TRAINING, {}),
-    LAPLACE: (TRAINING, {"mechanism": "laplace"}),
-    DISJOINT: (TRAINING, {"mechanism": "laplace", "trees": "disjoint"}),
+    TRAIN: (TRAINING, {"voting": "hard"}),
+    LAPLACE: (TRAINING, {"voting": "hard", "mechanism": "laplace"}),
+    DISJOINT: (TRAINING, {"voting": "hard", "mechanism": "laplace", "trees": "disjoint"}),
     PREDICT: (PREDICTION, {}),
     PREDICT_LAPLACE: (PREDICTION, {"mechanism": "laplace"}),
     WEIGHT: (PREDICTION, {"mode": "subsample"}),

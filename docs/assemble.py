@@ -47,7 +47,7 @@ MENU: Final[dict[str, dict[str, tuple[str, int]]]] = {
         "budget": ("Keep a budget", 1200),
         "service": ("Run the service", 2400),
         "operators": ("Operate and back up", 500),
-        "owners": ("Train with other owners", 1000),
+        "owners": ("Train with other owners", 1500),
         "coming-from": ("Come from other libraries", 900),
     },
     "Understand": {
@@ -55,7 +55,7 @@ MENU: Final[dict[str, dict[str, tuple[str, int]]]] = {
         "sharp-edges": ("Thirty sharp edges", 1000),
         "private-forest": ("How PrivateForest works", 1700),
         "classic-forests": ("The classic forests", 2200),
-        "secure": ("Computing on shares", 3600),
+        "secure": ("Computing on shares", 1600),
         "audit": ("Proved and attacked", 1600),
         "how-accurate": ("How accurate", 900),
         "how-fast": ("How fast, how far", 1100),

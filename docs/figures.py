@@ -251,11 +251,17 @@ def _with_error(cell: str) -> tuple[float, float]:
     return float(value), float(error)
 
 
+def stored_run() -> Path:
+    """Return the folder of the stored run of the papers: the full one, or else the quick one."""
+    full, quick = RESULTS / "papers" / "full", RESULTS / "papers" / "quick"
+    return full if full.exists() else quick
+
+
 def papers() -> str:
-    """Return one line a paper: how its published cells and its sentences came out in the full run."""
-    with (RESULTS / "papers" / "full" / "report.md").open(encoding="utf-8") as file:
+    """Return one line per paper: how its published cells and its sentences came out in the stored run."""
+    with (stored_run() / "report.md").open(encoding="utf-8") as file:
         rows = table(file.read().split("\n## ")[0])
-    names = ("same", "better", "worse", "differs", "true", "false")
+    names = ("same", "better", "worse", "differs", "true", "false", "undecided")
     lines = ["| paper | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
     for paper, title in {
         "mrf": "M-RF",
@@ -265,6 +271,30 @@ def papers() -> str:
     }.items():
         own = [row for row in rows if row["exhibit"].startswith(paper)]
         lines.append(f"| {title} | " + " | ".join(str(sum(int(row[n] or 0) for row in own)) for n in names) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def noise_scales() -> str:
+    """Return Table 1 of Bojarski et al. at the published k and h, with both scales of the noise."""
+    with (stored_run() / "exhibits" / "rdt-table-1.csv").open(newline="", encoding="utf-8") as file:
+        cells = {(row["panel"], row["curve"]): row for row in csv.DictReader(file) if row["measure"] == "error (%)"}
+    heads = {"as printed (NOT PRIVATE)": " as printed, published k and h (NOT PRIVATE)",
+             "sound": ", sound, published k and h",
+             "scale of the proof, leaves as printed (NOT PRIVATE)":
+                 ", scale of the proof, leaves as printed, published k and h (NOT PRIVATE)"}  # fmt: skip
+    lines = ["| data set | voting | published | " + " | ".join(heads) + " |", "|---" * (3 + len(heads)) + "|"]
+    totals = dict.fromkeys(heads, 0.0)
+    for rule, words in (("dpRFMV", "majority"), ("dpRFTA", "threshold")):
+        for panel in dict.fromkeys(panel for panel, curve in cells if curve == f"{rule}{heads['sound']}"):
+            own = {name: cells[panel, rule + ending] for name, ending in heads.items()}
+            if not own["sound"]["measured"]:
+                continue
+            published = float(own["sound"]["published"])
+            for name, cell in own.items():
+                totals[name] += abs(float(cell["measured"]) - published)
+            texts = [f"{float(cell['measured']):.2f} ± {float(cell['error']):.2f}" for cell in own.values()]
+            lines.append(f"| {panel} | {words} | {published:.2f} | {' | '.join(texts)} |")
+    lines.append("| sum of deviations | | | " + " | ".join(f"{total:.1f}" for total in totals.values()) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -289,6 +319,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "membership": membership_table,
     "odds": odds,
     "papers": papers,
+    "noise-scales": noise_scales,
     "explanations": explanations,
 }
 

@@ -15,7 +15,7 @@ import pytest
 
 from veilwood_papers.exhibit import Cell, Exhibit, Row, Value
 from veilwood_papers.runner import MODULES, N_EXHIBITS, PAPERS, all_exhibits, select_exhibits
-from veilwood_papers.show import ExhibitResults, arrange_blocks, render_svg, to_csv, to_text
+from veilwood_papers.show import OUTCOMES, ExhibitResults, arrange_blocks, render_svg, to_csv, to_text
 from veilwood_papers.tables import PublicTables, known_tables
 from veilwood_testing.exhibits import CHEAP_EXPERIMENTS, first_job, results_of_exhibit
 
@@ -84,7 +84,7 @@ def test_an_exhibit_is_measured_drawn_and_compared(
         found[exhibit.experiment.name] = first_job(exhibit.experiment, tables)
     visible = results_of_exhibit(exhibit, found)
     assert all(math.isfinite(value.mean) for value in visible.measured.values())
-    assert all(word in ("true", "false", "not measured") for _, word in visible.sentences())
+    assert all(each.verdict in OUTCOMES for each in visible.sentences())
     lines = list(csv.DictReader(to_csv(visible).splitlines()))
     assert len(lines) == len({*visible.measured, *visible.published})
     if visible.measured:
@@ -104,7 +104,7 @@ def test_every_miss_has_a_reason() -> None:
     for exhibit in all_exhibits():
         for cell, other in exhibit.published().items():
             if cell.measure.split()[0] in ("accuracy", "error", "MSE", "AUC", "number"):
-                reason = exhibit.why(cell)
+                reason = exhibit.why(cell, {})
                 assert re.fullmatch(r"(?:tested|not tested|known): .{20,}\.", reason, re.S), (
                     exhibit.name,
                     cell,
@@ -138,8 +138,8 @@ def test_every_sentence_can_be_false_and_nearly_all_can_be_true(found: dict[str,
         values, rng = results_of_exhibit(exhibit, found), np.random.default_rng(0)
         for _ in range(150 if values.measured else 0):
             drawn = lines_at_random(list(values.measured), rng)
-            for sentence, word in ExhibitResults(exhibit, drawn, {}, True).sentences():
-                answers.setdefault((exhibit.name, sentence), set()).add(word)
+            for each in ExhibitResults(exhibit, drawn, {}, True).sentences():
+                answers.setdefault((exhibit.name, each.sentence), set()).add(each.verdict)
     facts = {key: words for key, words in answers.items() if words != {"not measured"}}
     assert len(facts) > 25
     assert [key for key, words in facts.items() if "false" not in words] == []

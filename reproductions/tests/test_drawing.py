@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from veilwood_papers.drawing import as_number, bar_chart, draw_agreement, line_chart, mark_not_private
+from veilwood_papers.drawing import as_number, bar_chart, curve_style, draw_agreement, line_chart, mark_not_private
 from veilwood_papers.exhibit import Cell, Value, Values
 
 
@@ -46,3 +46,7 @@ def test_agreement_shows_shared_cells_alone() -> None:
     place = next(axes for axes in figure.axes if axes.get_title() == "car")
     assert len(place.containers) == 1
     assert place.get_xlabel() == "published"
+
+
+def test_no_two_curves_of_a_figure_have_the_same_mark() -> None:
+    assert len({curve_style(n)["marker"] for n in range(15)}) == 15

@@ -88,7 +88,7 @@ def test_a_sentence_without_its_cells_is_not_measured() -> None:
     made = Exhibit(
         "rdt", "table 1", "", "", Experiment("toy", toy_jobs, measure_toy), line_chart("x", "y"), claims=claims
     )
-    words = [word for _, word in ExhibitResults(made, curve("b", 0.4, 0.5), {}, True).sentences()]
+    words = [each.verdict for each in ExhibitResults(made, curve("b", 0.4, 0.5), {}, True).sentences()]
     assert words == ["true", "false", "not measured"]
     assert format_value(Value(123.4, 5.0)) == "123 ± 5.00"
 

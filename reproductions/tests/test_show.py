@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from veilwood_papers.exhibit import Row, Value
+from veilwood_papers.drawing import line_chart
+from veilwood_papers.exhibit import Cell, Claim, Row, Value, check_above
 from veilwood_papers.runner import Run, all_exhibits, measure_exhibits
 from veilwood_papers.show import (
     ExhibitResults,
+    check_sentences,
     html_report,
+    render_svg,
     results_from_csv,
     results_of,
     results_page,
@@ -62,6 +67,52 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
             assert math.isclose(value.mean, measured[cell].mean, rel_tol=1e-5)
 
 
+def claim_rows(*gaps: float) -> list[Row]:
+    """Two curves whose difference is given, seed by seed."""
+    return [Row(Cell("p", name, "0"), i, 0.5 + (gap if name == "a" else 0.0))
+            for i, gap in enumerate(gaps) for name in ("a", "b")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("gaps", "verdict"),
+    [((0.1, 0.2, 0.1), "true"), ((-0.1, -0.2, -0.1), "false"), ((0.3, -0.2, 0.1), "undecided"), ((), "not measured")],
+)
+def test_a_verdict_needs_nearly_all_resamples_of_the_seeds(gaps: tuple[float, ...], verdict: str) -> None:
+    gain = lambda values: values[Cell("p", "a", "0")].mean - values[Cell("p", "b", "0")].mean  # noqa: E731
+    exhibit = dataclasses.replace(toy(), claims=(Claim("a is above b.", check_above("a", "b"), gain),))
+    (checked,) = check_sentences(exhibit, claim_rows(*gaps), exhibit.values(claim_rows(*gaps)))
+    assert checked.verdict == verdict
+    if gaps:
+        assert checked.figure.startswith(f"{np.mean(gaps):+.1%}, 95 % interval")
+
+
+def test_seeds_are_resampled_together() -> None:
+    """Curves that share splits differ by the same amount in each resample, however much the splits vary."""
+    rows = [row._replace(value=row.value + 10.0 * row.repeat) for row in claim_rows(0.1, 0.1, 0.1, 0.1)]
+    for values in toy().resamples(rows, 20):
+        assert values[Cell("p", "a", "0")].mean - values[Cell("p", "b", "0")].mean == pytest.approx(0.1)
+
+
+def test_numbers_in_texts_of_a_picture_are_whole(tmp_path: Path) -> None:
+    cells = {Cell("Adult", "tree", x): Value(0.5, 0.01, 3) for x in ("0.005", "0.01", "0.1")}
+    exhibit = dataclasses.replace(toy(), draw=line_chart("epsilon", "accuracy", log_x=True))
+    picture = render_svg(ExhibitResults(exhibit, cells, {}, True)).decode()
+    assert ">0.005<" in picture
+    assert not re.search(r"<[^>]*\d\.\d{3,}[^>]*>", picture)
+
+
+def test_a_panel_without_its_data_is_named(tmp_path: Path) -> None:
+    exhibit = next(exhibit for exhibit in all_exhibits() if exhibit.name == "mrf figure 2")
+    published = exhibit.published()
+    one = {cell: Value(0.0, 0.01, 3) for cell in published if cell.panel == "Adult, training file"}
+    both = {cell: Value(0.0, 0.01, 3) for cell in published if cell.panel.startswith("Adult")}
+    alone, beside = (ExhibitResults(exhibit, cells, published, True) for cells in (one, both))
+    assert "Not measured in this run: Car; Iris; Balance; " in alone.settings
+    assert "Seeds: 3." in alone.settings
+    assert not any("panel beside" in reason for _, reason in alone.misses())
+    assert any("panel beside" in reason for _, reason in beside.misses())
+
+
 def test_the_page_names_every_miss_with_both_values(tmp_path: Path) -> None:
     exhibit = next(exhibit for exhibit in all_exhibits() if exhibit.name == "mrf figure 3a")
     cell, value = next(iter(exhibit.published().items()))
@@ -70,6 +121,8 @@ def test_the_page_names_every_miss_with_both_values(tmp_path: Path) -> None:
     page = results_page(all_exhibits(), tmp_path)
     assert "| mrf figure 3a | 0 | 0 | 1 | 0 |" in page
     assert f"{value.mean - 0.2:.3f} ± 0.010, published {value.mean:.3f}" in page
+    assert "of 1 exhibits have no published numbers" in page
+    assert "rdt figure 9 (" in page
     assert "veilwood 1.2.3" in page
     assert "](exhibits/mrf-figure-3a.svg)" in page
 

@@ -1,25 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server that lies: changes one of its messages, or one of its own numbers, in a run of three servers.
 
-All runs of a program use the same pairwise keys, so that an honest run says what the right result is.
+All runs of a program use the same pairwise keys, so an honest run gives the right result. `protocol_program` is a
+whole protocol on a small table: rows are checked, a model is trained and, if it stays hidden, queries are answered.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 
+from veilwood.arrays import Ints
 from veilwood.errors import VeilwoodError
 from veilwood_secure.mpc import replicated
+from veilwood_secure.mpc.checked import CheckedEngine
 from veilwood_secure.mpc.replicated import Buffer, Links, ReplicatedEngine, ThreadLinks, run_in_threads
+from veilwood_secure.mpc.shares import share
+from veilwood_secure.roles.config import Task
+from veilwood_secure.roles.hidden_programs import HiddenForest
+from veilwood_secure.roles.program import program_for_task
+from veilwood_testing.secure_roles import TASK, X, Y
 
 KEYS = [bytes([party]) * 32 for party in range(3)]
 CHANGES = ("flip", "random", "zeros", "replay", "truncate", "drop", "own number")
+
+PLACES: Final = {"north": slice(0, None, 80), "south": slice(40, None, 80)}
+"""Rows of each owner: few, so that thousands of runs are quick."""
+
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "hidden-tree": {"max_depth": 2},
+    "binary-tree": {"max_depth": 2},
+    "private-votes": {"max_depth": 1, "n_trees": 1, "query_epsilon": "1"},
+    "cdp-id3": {"max_depth": 1},
+    "extra-trees": {"max_depth": 1, "n_trees": 1},
+    "public-forest": {
+        "estimator": "RandomTreesClassifier",
+        "parameters": {"random_state": 0, "n_estimators": 2, "max_depth": 1},
+    },
+    "forest-on-shares": {},
+}
+"""Small settings of every protocol."""
+
+HANG_S: Final = 60.0  # more than six times the wait for a message that does not come
 
 Program = Callable[[ReplicatedEngine], Any]
 MakeEngine = Callable[[Links, tuple[bytes, bytes]], ReplicatedEngine]
@@ -130,7 +158,8 @@ def count_messages(program: Program, make_engine: MakeEngine) -> list[int]:
 
 
 def outcome(program: Program, make_engine: MakeEngine, truth: Any, lie: Lie) -> str:
-    """Return how a run with a lie ended: unchanged, aborted, harmless or WRONG."""
+    """Return how a run with a lie ended: unchanged, aborted, harmless, WRONG, or hang if it was very slow."""
+    began = time.monotonic()
     found = run(program, make_engine, lie)
     if not lie.happened:
         return "unchanged"
@@ -138,6 +167,8 @@ def outcome(program: Program, make_engine: MakeEngine, truth: Any, lie: Lie) -> 
     values = [result for result in honest if not isinstance(result, Exception)]
     if any(not same(value, truth) for value in values):
         return "WRONG"
+    if time.monotonic() - began > HANG_S:
+        return "hang"
     return "harmless" if len(values) == 2 else "aborted"
 
 
@@ -167,3 +198,46 @@ def try_lies(
     finally:
         replicated.THREAD_TIMEOUT_S = usual
     return found
+
+
+def protocol_task(protocol: str, **settings: Any) -> Task:
+    """Return a small task of a protocol on checked servers."""
+    return replace(TASK, protocol=protocol, settings={**SETTINGS.get(protocol, {}), "servers": "checked", **settings})
+
+
+def protocol_program(task: Task) -> Program:
+    """Return a program that checks rows, trains and answers queries: all that servers open or hand out."""
+    program: Any = program_for_task(task)
+    rows = {}
+    for owner, places in PLACES.items():
+        arrays, _ = program.encode_rows(owner, X.iloc[places], Y.iloc[places])
+        rows[owner] = {key: share(array, program.ring) for key, array in arrays.items()}
+    arrays = program.encode_queries(X.iloc[[3, 300]])[0] if isinstance(program, HiddenForest) else {}
+    query = {key: share(array, program.ring) for key, array in arrays.items()}
+
+    def work(engine: Any) -> list[Ints]:
+        loaded = {
+            owner: {key: engine.load(pairs[engine.party]) for key, pairs in own.items()} for owner, own in rows.items()
+        }
+        for owner, own in loaded.items():
+            program.check_rows(engine, owner, own)
+        result = program.train(engine, loaded)
+        out = list(result.released.values())
+        if query:
+            own_query = {key: engine.load(pairs[engine.party]) for key, pairs in query.items()}
+            program.check_queries(engine, "analyst", own_query)
+            out.append(engine.open(program.answer_queries(engine, result.hidden, own_query)))
+        return out
+
+    return work
+
+
+def make_checked_engine(task: Task) -> MakeEngine:
+    """Return what makes the checked engine of a task."""
+    counted_bits = program_for_task(task).checked_bits
+    return lambda links, keys: CheckedEngine(links, keys, counted_bits=counted_bits)
+
+
+def deal_zeros(engine: Any, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Any:
+    """Stand in for `ReplicatedEngine.deal_sum`: a server may choose its own draw, so it is no lie."""
+    return engine.constant(np.zeros(shape, np.int64))

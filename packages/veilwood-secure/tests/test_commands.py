@@ -56,7 +56,8 @@ def test_the_command_line_from_setup_to_retirement(
 
 ROOT = Path(__file__).parents[3]
 
-DOCS = (ROOT / "docs" / "secure.md").read_text(encoding="utf-8")
+OWNERS, EXPLANATION = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("owners.md", "secure.md"))
+DOCS = OWNERS + EXPLANATION
 
 
 def test_the_documentation_is_true(
@@ -75,14 +76,32 @@ def test_the_documentation_is_true(
     rows = re.findall(r"^\| `([a-z][\w-]+)`", DOCS, flags=re.M)
     assert set(rows) == {*programs_module.PROTOCOLS, "mpc-id3", "odp-id3"}  # two of the reproductions
     for path in re.findall(r"\]\(([^)]+)\)", DOCS):
-        assert (ROOT / "docs" / path).resolve().exists(), path
+        assert (ROOT / "docs" / path.partition("#")[0]).resolve().exists(), path
     for command in re.findall(r"^veilwood (secure [\w-]+)", DOCS, flags=re.M):
         assert main([*command.split(), "--help"]) == 0
     capsys.readouterr()
     for option in set(re.findall(r"`(--[\w-]+)", DOCS)) - {"--epsilon"}:
-        for command in ("setup", "owner", "server"):
+        for command in ("setup", "owner", "server", "user"):
             main(["secure", command, "--help"])
         assert option in capsys.readouterr().out, option
+
+
+@pytest.mark.parametrize(
+    ("settings", "servers"),
+    [([], "checked"), (["servers=honest"], "honest"), (["leaves=exponential"], "honest")],
+)
+def test_servers_of_a_new_task_check_one_another_where_they_can(
+    settings: list[str], servers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SCHEMA.save(tmp_path / "scale.json")
+    words = ["secure", "setup", str(tmp_path / "roles"), "--schema", str(tmp_path / "scale.json"), "--no-keys"]
+    parties = ["--owner", "north", "--user", "analyst", "--protocol", "cdp-id3"]
+    assert main([*words, *parties, *(word for setting in settings for word in ("-p", setting))]) == 0
+    printed = capsys.readouterr().out
+    assert f"servers={servers}" in printed
+    assert ("cannot compute" in printed) is (settings == ["leaves=exponential"])
+    task = Config.load(tmp_path / "roles" / "server-0").tasks[0]
+    assert programs_module.program_for_task(task).is_checked is (servers == "checked")
 
 
 def test_the_names_beside_the_words_of_the_field_exist() -> None:
@@ -94,4 +113,4 @@ def test_the_names_beside_the_words_of_the_field_exist() -> None:
     }
     source = "\n".join(path.read_text() for path in (ROOT / "packages/veilwood-secure/src").rglob("*.py"))
     assert len(names) > 15
-    assert [name for name in names if not re.search(rf"(def|class) {name}\b", source)] == ["circuits"]
+    assert [name for name in names if not re.search(rf"(def|class) {name}\b", source)] == []

@@ -202,6 +202,23 @@ def test_passwords_are_not_guessed(tmp_path: Path) -> None:
         assert not any(word in str(kept) for word in running.tokens.values())
 
 
+def test_guessers_leave_a_place_for_addresses_that_logged_in_before(tmp_path: Path) -> None:
+    """24 connections of guessers had kept 23 of 24 people out."""
+
+    def statuses(running: Running) -> list[int]:
+        clients = [TestClient(running.test_client.app, client=(f"203.0.113.{i}", 4000)) for i in (5, 6)]
+        right = {"name": "analyst", "password": PASSWORD}
+        return [client.post("/v1/session", json=right).status_code for client in clients]
+
+    with serving(tmp_path) as running:
+        running.service.accounts.log_in("analyst", PASSWORD, "203.0.113.5")
+        assert statuses(running) == [200, 200]
+        running.service.accounts._known_networks.pop("203.0.113.6")
+        lane = running.service.lanes.other_logins
+        lane._n_present = lane._max_present  # guessers take every place for strangers
+        assert statuses(running) == [200, 429]
+
+
 def test_one_place_cannot_try_many_names_and_who_is_right_is_not_counted(tmp_path: Path) -> None:
     with serving(tmp_path, limits=Limits(logins_a_minute=1)) as running:
         here = running.test_client

@@ -4,8 +4,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 import tarfile
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +17,6 @@ from veilwood.errors import FileError, UseError
 from veilwood_service import store
 from veilwood_service.backup import back_up, freeze_ledgers, restore_backup
 from veilwood_service.settings import Settings
-from veilwood_testing import ROOT
 from veilwood_testing.running_service import CAR, SMALL_JOB, Running, serving, settings_for_store
 
 
@@ -177,46 +174,6 @@ def test_a_backup_beside_postgresql_leaves_no_database_behind(tmp_path: Path) ->
             assert thaw(running).status_code == 200
             assert running.get("analyst", f"/v1/models/{model}")["kind"] == "trained"
             running.trained(epsilon=0.5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["SQLite", "PostgreSQL"])
-def test_the_commands_of_the_page_back_up_and_restore(tmp_path: Path, kind: str) -> None:
-    """The blocks of docs/service.md as they stand, with other folders and another host."""
-    page = (ROOT / "docs" / "service.md").read_text().partition("## Backup and restore")[2]
-    block = page.split("```bash\n")[{"SQLite": 1, "PostgreSQL": 2}[kind]].partition("```")[0]
-    assert ("pg_dump" in block) == (kind == "PostgreSQL")
-    folder, backups = tmp_path / "srv", tmp_path / "backups"
-    backups.mkdir()
-    with settings_for_store(kind, folder) as settings:
-        database = settings.database.replace("/postgres?", "/veilwood?")
-        if database:
-            subprocess.run(["psql", "-q", settings.database, "-c", "CREATE DATABASE veilwood"], check=True)
-        with serving(folder, database=database) as running:
-            running.add_cars()
-            model = running.trained()
-            certificate = running.get("analyst", f"/v1/models/{model}")["certificate"]
-        host = database.partition("?host=")[2]
-        new = database.replace("/veilwood?", "/veilwood_new?")
-        for old, put in {
-            "postgresql://veilwood@host/veilwood_new": new,
-            "postgresql://veilwood@host/veilwood": database,
-            "-h host": f"-h {host}",
-            "/srv/veilwood-new": f"{folder}-new",
-            "/srv/veilwood": str(folder),
-            "/backups": str(backups),
-            "veilwood service": f"{sys.executable} -m veilwood service",
-        }.items():
-            block = block.replace(old, put)
-        subprocess.run(["bash", "-e", "-c", block], check=True)
-        with serving(Path(f"{folder}-new"), database=new) as running:
-            assert frozen(running)
-            assert charge(running, certificate)["charged"] == []
-            assert thaw(running).is_success
-            assert not frozen(running)
-            rows = {"rows": CAR.X[:1].to_dict("records")}
-            assert running.post("analyst", f"/v1/models/{model}/predict", rows)["predictions"]
-            assert running.ledger()["spent"] == "epsilon=1"
 
 
 def test_a_thaw_states_the_loss_of_releases_without_a_certificate(tmp_path: Path) -> None:

@@ -47,9 +47,18 @@ def test_a_predictor_is_asked_up_to_its_signed_total_by_those_who_were_named(run
 
 
 def test_a_signature_of_a_predictor_is_for_one_batch_unless_it_says_more(running: Running) -> None:
-    model = running.run(running.signed(grant={}, **PREDICTOR))["id"]
+    plan = running.signed(grant={}, **PREDICTOR)
+    assert plan["askers"] == ["analyst"], "nobody but who planned it"
+    model = running.run(plan)["id"]
+    assert running.ask("custodian", "POST", f"/v1/models/{model}/answers", json=batch(0)).status_code == 403
     running.post("analyst", f"/v1/models/{model}/answers", batch(0))
     assert running.ask("analyst", "POST", f"/v1/models/{model}/answers", json=batch(1)).status_code == 409
+
+
+def test_a_signature_can_let_everybody_ask(running: Running) -> None:
+    plan = running.signed(grant={"total_epsilon": 1, "askers": ["analyst", "*"]}, **PREDICTOR)
+    assert plan["askers"] is None
+    running.post("custodian", f"/v1/models/{running.run(plan)['id']}/answers", batch(0))
 
 
 def test_amounts_that_make_no_sense_are_refused(running: Running) -> None:

@@ -80,7 +80,7 @@ def test_subsamples_are_quoted_answered_and_charged_once(tmp_path: Path) -> None
         answer = first.post("analyst", f"/v1/models/{model}/answers", rows)
         assert (len(answer["labels"]), answer["certificate"]["epsilon"]) == (4, 0.5)
     with serving(tmp_path) as again:  # counted anew, and answered from the store
-        assert again.post("custodian", f"/v1/models/{model}/answers", rows) == answer
+        assert again.post("analyst", f"/v1/models/{model}/answers", rows) == answer
         assert again.get("auditor", "/v1/datasets/cars")["spent"] == "epsilon=0.5"
         turned = {"rows": rows["rows"][::-1], "epsilon": 0.5}  # type: ignore[index]
         refused = again.ask("analyst", "POST", f"/v1/models/{model}/answers", json=turned)

@@ -36,16 +36,16 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
 def test_an_error_is_told_by_kind_and_place_and_never_by_its_text(
     written: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_: object) -> object:
+    def broken(**_: object) -> object:
         raise ValueError("Otto has diagnosis 7")
 
-    monkeypatch.setattr(routes_state, "get_service", broken)
+    monkeypatch.setattr(routes_state, "Readiness", broken)
     with serving(tmp_path) as running:
         assert running.test_client.get("/readyz?Otto").status_code == 500
         assert running.test_client.get("/healthz").status_code == 200
         text = running.service.metrics.to_prometheus_text().decode()
     try:
-        broken(None)
+        broken()
     except ValueError:  # as uvicorn does with what an application lets through
         logging.getLogger("uvicorn.error").exception("Exception in ASGI application\n")
     found = [json.loads(line) for line in written.getvalue().splitlines()]

@@ -113,13 +113,26 @@ def test_somebody_the_provider_vouches_for_is_logged_in(running: Running, provid
 
 @pytest.mark.parametrize(
     "lie",
-    [{"aud": "another"}, {"iss": "http://elsewhere"}, {"nonce": "old"}, {"exp": 1}, {"sub": "eve@clinic"}],
+    [
+        {"aud": "another"},
+        {"aud": ["veilwood", "another"]},
+        {"aud": ["veilwood", "another"], "azp": "another"},
+        {"iss": "http://elsewhere"},
+        {"nonce": "old"},
+        {"exp": 1},
+        {"sub": "eve@clinic"},
+    ],
     ids=str,
 )
 def test_a_token_that_is_not_for_us_is_refused(running: Running, provider: Provider, lie: dict[str, Any]) -> None:
     provider.lie = lie
     assert come_back(running, provider).status_code == 401
     assert running.test_client.get("/v1/session").status_code == 401
+
+
+def test_a_token_for_several_audiences_that_was_issued_to_us_is_taken(running: Running, provider: Provider) -> None:
+    provider.lie = {"aud": ["another", "veilwood"], "azp": "veilwood"}
+    assert come_back(running, provider).status_code == 303
 
 
 def test_a_token_of_another_key_another_state_and_a_used_code_are_refused(running: Running, provider: Provider) -> None:

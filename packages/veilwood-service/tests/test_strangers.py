@@ -123,9 +123,10 @@ def test_a_prediction_that_breaks_leaves_nobody_waiting(running: Running, monkey
     assert running.ask("analyst", "POST", f"/v1/models/{model}/predict", json=rows).status_code == 500
 
 
-def test_every_client_could_forge_its_address_behind_a_star(tmp_path: Path) -> None:
+@pytest.mark.parametrize("proxy", ["*", "0.0.0.0/0", "::/0", "proxy.example"])
+def test_every_client_could_forge_its_address_behind_a_star(tmp_path: Path, proxy: str) -> None:
     with pytest.raises(ParameterError) as raised:
-        commands.serve(tmp_path / "service", proxy=["127.0.0.1", "*"])
+        commands.serve(tmp_path / "service", proxy=["127.0.0.1", proxy])
     assert raised.value.name == "proxy"
     assert not (tmp_path / "service").exists()
 

@@ -6,11 +6,14 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("fastapi")
 
+from veilwood_service import routes_data, store
+from veilwood_service.tables import save_upload
 from veilwood_testing.running_service import CAR, CSV, SMALL_JOB, TABLE, Running, serving, upload_table
 
 PARQUET = "application/vnd.apache.parquet"
@@ -58,3 +61,17 @@ def test_rows_are_deleted_and_a_retired_data_set_releases_nothing(running: Runni
     assert len(running.ledger()["entries"]) == 1
     rows = {"rows": CAR.X[:1].to_dict("records")}
     assert running.ask("analyst", "POST", f"/v1/models/{model}/predict", json=rows).is_success  # what is released stays
+
+
+def test_an_upload_that_ends_after_its_data_set_was_retired_leaves_no_rows(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    async def save_and_retire(*given: Any) -> Path:
+        path = await save_upload(*given)
+        running.service.database.update(store.datasets, {"name": "cars"}, retired=1, source=None)
+        return path
+
+    monkeypatch.setattr(routes_data, "save_upload", save_and_retire)
+    assert upload_table(running, CSV, "text/csv").status_code == 422
+    assert tables(running) == []

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,36 @@ def test_a_signed_plan_is_carried_out_and_charged_once(running: Running, tmp_pat
     text = running.ask("analyst", "POST", f"/v1/models/{model['id']}/predict.csv", content=CSV).text.splitlines()
     assert text[0] == "prediction,probability_unacc,probability_acc,probability_good,probability_vgood"
     assert [line.split(",")[0] for line in text[1:]] == loaded.predict(CAR.X).tolist()
+
+
+PROMISE = {
+    "epsilon": 2.0, "delta": 1e-6, "ledger": "other.db", "schema": "infer",
+    "privacy_unit": 2, "adjacency": "replace-one", "max_weight": 8,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROMISE)
+def test_a_parameter_of_the_promise_is_refused_or_stands_in_what_is_signed(name: str, running: Running) -> None:
+    """Loss, ledger and schema are the service's; whom a plan protects is read by its signer and charged."""
+    asked: dict[str, Any] = {
+        "epsilon": 0.5,
+        "estimator": "random-trees",
+        "parameters": {"n_estimators": 2, name: PROMISE[name]},
+    }
+    if name in ("epsilon", "delta", "ledger", "schema"):
+        assert running.ask("analyst", "POST", "/v1/datasets/cars/plans", json=asked).status_code == 422
+        return
+    plan = running.signed(**asked)
+    model = running.run(plan)
+    (entry,) = running.get("auditor", "/v1/datasets/cars/ledger")["entries"]
+    certificate = model["certificate"]
+    verb = {"add-remove": "added or removed", "replace-one": "replaced"}[certificate["adjacency"]]
+    assert entry["neighbours"] == f"{certificate['unit']}, {verb}" != "one row, added or removed"
+    judged = running.run(
+        running.sign(running.post("analyst", f"/v1/models/{model['id']}/evaluations", {"epsilon": 0.5}))
+    )
+    assert judged["certificate"]["unit"] == certificate["unit"]
+    assert judged["certificate"]["adjacency"] == certificate["adjacency"]
 
 
 def test_a_plan_that_is_not_signed_does_not_run(running: Running) -> None:

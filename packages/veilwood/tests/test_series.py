@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors.numpy import save as write_safetensors
 
 import veilwood as vw
 from veilwood.arrays import Ints
@@ -30,12 +31,12 @@ from veilwood.errors import (
     ParameterError,
     UseError,
 )
-from veilwood.models.file import load, save, sign, verify
+from veilwood.models.file import load, save, sign, sort_header, verify
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.signature import generate_key_pair
-from veilwood.series import FORMAT, ReleaseSeries, _digest, _read_state, assign_trees, sort_header, write_safetensors
+from veilwood.series import FORMAT, ReleaseSeries, _digest, _read_state, assign_trees
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),

@@ -7,6 +7,7 @@ Nothing is computed here and no window is opened.
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,13 +16,19 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from veilwood_papers.exhibit import NOT_COMPARED, NOT_PRIVATE, Value, Values
 
 # Palette of Okabe and Ito, distinguishable with all common kinds of colour blindness; markers work without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "H", "8")
 WIDTH, HEIGHT = 3.7, 3.0  # of a panel, in inches
+
+
+def curve_style(number: int) -> dict[str, Any]:
+    """Return the colour and the mark of a curve. No two of fifteen curves of a figure have the same mark."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
 def line_chart(
@@ -30,7 +37,8 @@ def line_chart(
 ) -> Callable[[Values, Values, str], Figure]:  # fmt: skip
     """Return a function that draws one panel per data set and one line per curve.
 
-    Published values are dashed. Curves named in ``flat`` do not depend on x and become horizontal lines.
+    Published values are dashed. Curves named in ``flat`` do not depend on x and become horizontal lines. A panel
+    "against something" has that as its label, and its measure beside its axis if panels have several.
     """
 
     def draw_panels(measured: Values, published: Values, title: str) -> Figure:
@@ -40,18 +48,25 @@ def line_chart(
         figure, axes = make_grid(len(panels), columns, len(curves))
         for panel, axis in zip(panels, axes, strict=False):
             for number, curve in enumerate(curves):
-                style = {"color": COLOURS[number % 8], "marker": MARKERS[number % 8]}
+                style = curve_style(number)
                 own = _curve_values(chosen, panel, curve)
                 reference = _curve_values(
                     {c: v for c, v in published.items() if measure in (None, c.measure)}, panel, curve
                 )
                 if curve in flat:
                     for value in own.values():
-                        axis.axhline(value.mean, color=COLOURS[number % 8], linestyle=":", linewidth=1.3)
+                        axis.axhline(value.mean, color=curve_style(number)["color"], linestyle=":", linewidth=1.3)
                     continue
                 _draw_curve(axis, own, style)
                 _draw_curve(axis, reference, {**style, "markerfacecolor": "white", "linestyle": "--", "alpha": 0.75})
-            axis.set(title=panel, xlabel=xlabel, ylabel=ylabel)
+            against = re.search(r"against (\w+)", panel)
+            measures = {c.measure for c in chosen if c.panel == panel}
+            several = len({c.measure for c in chosen}) > 1
+            axis.set(
+                title=panel,
+                xlabel=against[1] if against else xlabel,
+                ylabel=measures.pop() if several and len(measures) == 1 else ylabel,
+            )
             if log_x:
                 _log_ticks(axis, chosen, panel)
             if log_y:
@@ -78,14 +93,17 @@ def bar_chart(ylabel: str, *, log_y: bool = False, columns: int = 3) -> Callable
                     bars = _curve_values(source, panel, curve)
                     spots = [xs.index(x) + (2 * number + side) * wide for x in bars if x in xs]
                     axis.bar(
-                        spots, [v.mean for x, v in bars.items() if x in xs], wide, color=COLOURS[number % 8],
+                        spots, [v.mean for x, v in bars.items() if x in xs], wide, color=curve_style(number)["color"],
                         alpha=0.35 if side else 1.0, hatch="//" if side else None, edgecolor="white",
                     )  # fmt: skip
             axis.set_xticks(np.arange(len(xs)) + 0.4, xs, fontsize=7, rotation=20, ha="right")
             axis.set(title=panel, ylabel=ylabel)
             if log_y:
                 axis.set_yscale("log")
-        add_legend(figure, curves, (), bool(published))
+        handles: list[Any] = [Patch(color=curve_style(n)["color"], label=curve) for n, curve in enumerate(curves)]
+        if published:
+            handles.append(Patch(facecolor="#bbbbbb", hatch="//", edgecolor="white", label="published, in pale colour"))
+        _draw_legend(figure, handles)
         set_title(figure, title)
         return figure
 
@@ -118,15 +136,20 @@ def set_title(figure: Figure, title: str) -> None:
 def add_legend(figure: Figure, curves: Sequence[str], flat: Sequence[str], with_published: bool) -> None:
     """Add one legend of all curves below the panels. Names of non-private curves say so."""
     handles = [
-        Line2D([], [], color=COLOURS[n % 8], marker="" if curve in flat else MARKERS[n % 8], label=curve,
+        Line2D([], [], **{**curve_style(n), **({"marker": ""} if curve in flat else {})}, label=curve,
                linestyle=":" if curve in flat else "-", markersize=5)
         for n, curve in enumerate(curves)
     ]  # fmt: skip
     if with_published:
-        handles.append(
-            Line2D([], [], color="#555555", linestyle="--", marker="o", markerfacecolor="white", label="published")
-        )
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=7.5, frameon=False)
+        handles.append(Line2D([], [], color="#555555", linestyle="--", label="published, with hollow marks"))
+    _draw_legend(figure, handles)
+
+
+def _draw_legend(figure: Figure, handles: Sequence[Any]) -> None:
+    """Draw a legend below the panels, in one column if two are wider than the figure."""
+    widest = max((len(handle.get_label()) for handle in handles), default=0)
+    columns = 2 if 2 * (0.06 * widest + 0.5) <= figure.get_figwidth() else 1  # 0.06 inches per letter
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=7.5, frameon=False)
 
 
 def _curve_values(values: Values, panel: str, curve: str) -> dict[str, Value]:
@@ -183,7 +206,7 @@ def draw_agreement(measured: Values, published: Values, title: str) -> Figure:
         for number, curve in enumerate(curves):
             for cell in (c for c in shared if (c.panel, c.curve) == (panel, curve)):
                 axis.errorbar(
-                    published[cell].mean, measured[cell].mean, color=COLOURS[number % 8], marker=MARKERS[number % 8],
+                    published[cell].mean, measured[cell].mean, **curve_style(number),
                     yerr=0.0 if math.isnan(measured[cell].error) else measured[cell].error, markersize=5,
                 )  # fmt: skip
         low, high = axis.get_xlim()

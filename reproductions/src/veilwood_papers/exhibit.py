@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from veilwood.arrays import Floats
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -83,10 +85,14 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Claim:
-    """Sentence of a paper with its check on measured values. The check returns None if the cells are missing."""
+    """Sentence of a paper with its check on measured values. The check returns None if the cells are missing.
+
+    ``gain`` is a relative difference that the sentence is about, reported with an interval.
+    """
 
     sentence: str
     holds: Callable[[Values], bool | None]
+    gain: Callable[[Values], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,8 @@ class Exhibit:
     """Table or figure of a paper: its experiment, the published values and the claims of the text.
 
     ``shows`` selects the cells, ``wants`` the jobs. ``why`` explains in one sentence why a cell is worse than
-    published. ``published_once`` is True if the paper published a single repeat; the spread of the repeats measured
-    here then replaces its standard error if larger.
+    published, given what was measured. ``published_once`` is True if the paper published a single repeat; the spread
+    of the repeats measured here then replaces its standard error if larger.
     """
 
     paper: str
@@ -110,7 +116,7 @@ class Exhibit:
     published: Callable[[], Values] = dict
     claims: tuple[Claim, ...] = ()
     not_private: Callable[[str], bool] = lambda curve: NOT_PRIVATE in curve
-    why: Callable[[Cell], str] = lambda cell: ""
+    why: Callable[[Cell, Values], str] = lambda cell, measured: ""
     wants: Callable[[Job], bool] = lambda job: True
     published_once: bool = False
 
@@ -132,6 +138,12 @@ class Exhibit:
         """Return the averaged cells of this exhibit."""
         return self.derive({cell: value for cell, value in mean_values(rows).items() if self.shows(cell)})
 
+    def resamples(self, rows: Iterable[Row], n: int) -> list[Values]:
+        """Return the cells ``n`` times, each from seeds drawn with replacement, within each panel."""
+        shown = [row for row in rows if self.shows(row.cell)]
+        means = _resampled_means(shown, n)
+        return [self.derive({cell: Value(float(of_cell[i])) for cell, of_cell in means.items()}) for i in range(n)]
+
 
 def mean_values(rows: Iterable[Row]) -> Values:
     """Return the mean and standard error of each cell over its repeats.
@@ -149,6 +161,26 @@ def mean_values(rows: Iterable[Row]) -> Values:
 def _mean_value(values: list[float]) -> Value:
     error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else math.nan
     return Value(float(np.mean(values)), error, len(values))
+
+
+def _resampled_means(rows: Iterable[Row], n: int) -> dict[Cell, Floats]:
+    """Return ``n`` means of each cell. All cells of a panel use the same resampled seeds, as they share splits."""
+    seeds_of: dict[str, set[int]] = defaultdict(set)
+    rows_of: dict[Cell, list[Row]] = defaultdict(list)
+    for row in rows:
+        seeds_of[row.cell.panel].add(row.repeat)
+        rows_of[row.cell].append(row)
+    rng, counts, places = np.random.default_rng(0), {}, {}
+    for panel, seeds in seeds_of.items():
+        counts[panel] = rng.multinomial(len(seeds), [1 / len(seeds)] * len(seeds), size=n)
+        places[panel] = {seed: place for place, seed in enumerate(sorted(seeds))}
+    means = {}
+    for cell, of_cell in rows_of.items():
+        values = np.array([row.value for row in of_cell])
+        weights = counts[cell.panel][:, [places[cell.panel][row.repeat] for row in of_cell]]
+        totals = weights.sum(axis=1)
+        means[cell] = np.where(totals > 0, weights @ values / np.maximum(totals, 1), values.mean())
+    return means
 
 
 def as_text(x: float | str) -> str:
@@ -188,14 +220,15 @@ def compare_with_published(cell: Cell, measured: Value, published: Value, *, pub
     return "same" if abs(gain) <= margin + ROUNDING else "better" if gain > 0 else "worse"
 
 
-def reason_lookup(known: Mapping[str, str], otherwise: str | Callable[[Cell], str]) -> Callable[[Cell], str]:
+Reason: TypeAlias = str | Callable[[Cell, Values], str]
+
+
+def reason_lookup(known: Mapping[str, Reason], otherwise: Reason) -> Callable[[Cell, Values], str]:
     """Return a function that explains why a cell is worse than published: the first reason for its panel or curve."""
 
-    def find_reason(cell: Cell) -> str:
-        for name, reason in known.items():
-            if name in (cell.panel, cell.curve):
-                return reason
-        return otherwise if isinstance(otherwise, str) else otherwise(cell)
+    def find_reason(cell: Cell, measured: Values) -> str:
+        reason = next((known[name] for name in known if name in (cell.panel, cell.curve)), otherwise)
+        return reason if isinstance(reason, str) else reason(cell, measured)
 
     return find_reason
 

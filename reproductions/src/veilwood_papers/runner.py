@@ -44,11 +44,10 @@ PAPERS = {
 
 # One module per table or figure, or for several that share an experiment. Each defines EXHIBITS.
 MODULES = (
-    "mrf.figure_2", "mrf.sizes", "mrf.queries", "mrf.subsample", "mrf.table_1", "mrf.appendix_table_1",
-    "mrf.appendix_table_2", "rdt.table_1", "rdt.size_figures", "rdt.eta_figures", "diprime.tables",
+    "mrf.figure_2", "mrf.sizes", "mrf.queries", "mrf.subsample", "mrf.table_1", "mrf.appendix_tables",
+    "rdt.table_1", "rdt.size_figures", "rdt.eta_figures", "diprime.tables",
     "diprime.figures_1_and_5", "diprime.figures_2_and_6", "diprime.figure_3", "diprime.figure_4",
-    "diprime.figures_7_and_8", "mpc.figure_2", "mpc.figure_3", "mpc.figure_4", "mpc.figure_5", "mpc.figure_6",
-    "mpc.table_1",
+    "diprime.figures_7_and_8", "mpc.figures_2_to_4", "mpc.figure_5", "mpc.figure_6", "mpc.data",
 )  # fmt: skip
 
 

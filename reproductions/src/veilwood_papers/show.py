@@ -16,9 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from veilwood.safe_io import write_file
 from veilwood_papers.drawing import as_number
-from veilwood_papers.exhibit import NOT_COMPARED, Cell, Exhibit, Value, Values, compare_with_published, parse_number
+from veilwood_papers.exhibit import (
+    NOT_COMPARED,
+    Cell,
+    Exhibit,
+    Row,
+    Value,
+    Values,
+    compare_with_published,
+    parse_number,
+)
 from veilwood_papers.runner import PAPERS, Run, describe_machine
 
 HEAD = (
@@ -34,17 +45,39 @@ HEAD = (
     "verdict",
     "private",
 )
-NOT_MEASURED = "not measured"
+NOT_MEASURED, UNDECIDED = "not measured", "undecided"
+OUTCOMES = ("true", "false", UNDECIDED, NOT_MEASURED)
+N_RESAMPLES = 200
+DECIDED = 0.95
+"""Fraction of resamples in which a claim must come out as it does on the means, to be called true or false."""
+
+
+class CheckedSentence(NamedTuple):
+    """Claim with its verdict, the fraction of resampled seeds in which it holds (None if unknown), and its figure."""
+
+    sentence: str
+    verdict: str
+    holds_in: float | None = None
+    figure: str = ""
+
+    @property
+    def support(self) -> str:
+        """The fraction of resamples and the figure in words, or an empty string."""
+        if self.holds_in is None:
+            return ""
+        figure = f"; measured {self.figure}" if self.figure else ""
+        return f" (holds in {100 * self.holds_in:.0f} % of resamples{figure})"
 
 
 @dataclass(frozen=True)
 class ExhibitResults:
-    """Measured and published values of an exhibit."""
+    """Measured and published values of an exhibit, with the claims as checked on resampled seeds."""
 
     exhibit: Exhibit
     measured: Values
     published: Values
     quick: bool
+    checked: tuple[CheckedSentence, ...] = ()
 
     @property
     def title(self) -> str:
@@ -55,7 +88,18 @@ class ExhibitResults:
     def settings(self) -> str:
         """Settings of the run, with the reductions of a quick run."""
         reduced = f" Quick: {self.exhibit.quick}" if self.quick and self.exhibit.quick else ""
-        return f"{self.exhibit.settings}{reduced}"
+        return f"{self.exhibit.settings}{reduced}{self.coverage}"
+
+    @property
+    def coverage(self) -> str:
+        """Number of seeds, and the published panels that this run did not measure."""
+        if not self.measured:
+            return ""
+        runs = sorted({value.runs for value in self.measured.values() if value.runs})
+        seeds = "" if not runs else f" Seeds: {runs[0]}{f' to {runs[-1]}' if len(runs) > 1 else ''}."
+        panels = {cell.panel for cell in self.measured}
+        missing = dict.fromkeys(cell.panel for cell in self.published if cell.panel not in panels)
+        return seeds + (f" Not measured in this run: {'; '.join(missing)}." if missing else "")
 
     def verdicts(self) -> dict[Cell, str]:
         """Return the verdict on each cell that was both published and measured."""
@@ -65,26 +109,54 @@ class ExhibitResults:
             if cell in self.published and cell.measure.split(" ")[0] not in NOT_COMPARED
         }
 
-    def sentences(self) -> list[tuple[str, str]]:
-        """Return the claims of the text, each with true, false or "not measured"."""
+    def sentences(self) -> list[CheckedSentence]:
+        """Return the claims of the text, each with its verdict."""
+        if self.checked:
+            return list(self.checked)
         words = {True: "true", False: "false", None: NOT_MEASURED}
-        return [(claim.sentence, words[claim.holds(self.measured)]) for claim in self.exhibit.claims]
+        return [CheckedSentence(claim.sentence, words[claim.holds(self.measured)]) for claim in self.exhibit.claims]
 
     def sentences_of_published(self) -> dict[str, str]:
         """Return whether each claim holds on the published values, if these suffice to check it."""
-        checks = {c.sentence: c.holds(self.published) for c in self.exhibit.claims} if self.published else {}
+        of_paper = [claim for claim in self.exhibit.claims if not claim.sentence.startswith("Ours")]
+        checks = {c.sentence: c.holds(self.published) for c in of_paper} if self.published else {}
         return {sentence: "true" if holds else "false" for sentence, holds in checks.items() if holds is not None}
 
     def misses(self) -> list[tuple[Cell, str]]:
         """Return the cells that are worse than published or differ, each with the reason."""
         return [
-            (cell, self.exhibit.why(cell)) for cell, word in self.verdicts().items() if word in ("worse", "differs")
+            (cell, self.exhibit.why(cell, self.measured))
+            for cell, word in self.verdicts().items()
+            if word in ("worse", "differs")
         ]
 
 
 def results_of(exhibit: Exhibit, run: Run) -> ExhibitResults:
     """Return the results of a run for one exhibit."""
-    return ExhibitResults(exhibit, exhibit.values(run.read_rows(exhibit)), exhibit.published(), run.quick)
+    rows = run.read_rows(exhibit)
+    measured = exhibit.values(rows)
+    checked = check_sentences(exhibit, rows, measured)
+    return ExhibitResults(exhibit, measured, exhibit.published(), run.quick, checked)
+
+
+def check_sentences(exhibit: Exhibit, rows: Sequence[Row], measured: Values) -> tuple[CheckedSentence, ...]:
+    """Return the claims with verdicts from the means, "undecided" if too many resamples of the seeds disagree."""
+    answers = [claim.holds(measured) for claim in exhibit.claims]
+    resamples = exhibit.resamples(rows, N_RESAMPLES) if any(answer is not None for answer in answers) else []
+    checked = []
+    for claim, answer in zip(exhibit.claims, answers, strict=True):
+        if answer is None:
+            checked.append(CheckedSentence(claim.sentence, NOT_MEASURED))
+            continue
+        holds_in = sum(claim.holds(values) is True for values in resamples) / N_RESAMPLES
+        agreement = holds_in if answer else 1 - holds_in
+        verdict = UNDECIDED if agreement < DECIDED else "true" if answer else "false"
+        figure = ""
+        if claim.gain is not None:
+            low, high = np.percentile([claim.gain(values) for values in resamples], (2.5, 97.5))
+            figure = f"{claim.gain(measured):+.1%}, 95 % interval {low:+.1%} to {high:+.1%}"
+        checked.append(CheckedSentence(claim.sentence, verdict, holds_in, figure))
+    return tuple(checked)
 
 
 class Block(NamedTuple):
@@ -158,8 +230,9 @@ def to_text(results: ExhibitResults) -> str:
         parts.append(f"Measured ± standard error (published). Within two standard errors: {counts}.")
     published_verdicts = results.sentences_of_published()
     parts += [
-        f"  {word.upper() if word == 'false' else word}: {sentence}{describe_published(published_verdicts, sentence)}"
-        for sentence, word in results.sentences()
+        f"  {each.verdict.upper() if each.verdict == 'false' else each.verdict}{each.support}: {each.sentence}"
+        f"{describe_published(published_verdicts, each.sentence)}"
+        for each in results.sentences()
     ]
     return "\n".join(parts)
 
@@ -175,10 +248,27 @@ def write_files(results: ExhibitResults, folder: Path) -> dict[str, Path]:
     paths = {"table": folder / "exhibits" / f"{results.exhibit.slug}.csv"}
     paths["table"].parent.mkdir(parents=True, exist_ok=True)
     write_file(paths["table"], to_csv(results).encode())
+    if results.exhibit.claims:
+        paths["sentences"] = _sentences_path(paths["table"])
+        write_file(paths["sentences"], _sentences_csv(results).encode())
     if results.measured:
         paths["picture"] = folder / "exhibits" / f"{results.exhibit.slug}.svg"
         write_file(paths["picture"], render_svg(results))
     return paths
+
+
+def _sentences_path(table: Path) -> Path:
+    return table.with_name(f"{table.stem}-sentences.csv")
+
+
+def _sentences_csv(results: ExhibitResults) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(CheckedSentence._fields)
+    for each in results.sentences():
+        holds_in = "" if each.holds_in is None else f"{each.holds_in:g}"
+        writer.writerow([each.sentence, each.verdict, holds_in, each.figure])
+    return text.getvalue()
 
 
 def render_svg(results: ExhibitResults) -> bytes:
@@ -189,13 +279,13 @@ def render_svg(results: ExhibitResults) -> bytes:
         figure = results.exhibit.draw(results.measured, results.published, results.title)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "veilwood"})
-    # Coordinates to a hundredth of a point are precise enough and halve the file.
-    return re.sub(rb"(\d\.\d\d)\d+", rb"\1", buffer.getvalue())
+    # Coordinates to a hundredth of a point are precise enough and halve the file. They are inside tags; texts are not.
+    return re.sub(rb"<[^>]*>", lambda tag: re.sub(rb"(\d\.\d\d)\d+", rb"\1", tag[0]), buffer.getvalue())
 
 
 def _format_counts(verdicts: Iterable[str]) -> str:
     words = list(verdicts)
-    return ", ".join(f"{words.count(word)} {word}" for word in ("same", "better", "worse", "differs") if word in words)
+    return ", ".join(f"{words.count(word)} {word}" for word in VERDICTS if word in words)
 
 
 def _align_columns(lines: Sequence[Sequence[str]]) -> str:
@@ -218,7 +308,13 @@ def results_from_csv(exhibit: Exhibit, path: Path, quick: bool) -> ExhibitResult
                 measured[cell] = Value(float(line["measured"]), parse_number(line["error"]), int(line["runs"] or 0))
             if line["published"]:
                 published[cell] = Value(float(line["published"]), parse_number(line["published_error"]))
-    return ExhibitResults(exhibit, measured, published, quick)
+    checked: list[CheckedSentence] = []
+    if _sentences_path(path).exists():
+        with _sentences_path(path).open(newline="", encoding="utf-8") as file:
+            for line in csv.DictReader(file):
+                holds_in = float(line["holds_in"]) if line["holds_in"] else None
+                checked.append(CheckedSentence(line["sentence"], line["verdict"], holds_in, line["figure"]))
+    return ExhibitResults(exhibit, measured, published, quick, tuple(checked))
 
 
 def results_page(exhibits: Sequence[Exhibit], folder: Path) -> str:
@@ -226,17 +322,18 @@ def results_page(exhibits: Sequence[Exhibit], folder: Path) -> str:
     facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     paths = {exhibit.slug: folder / "exhibits" / f"{exhibit.slug}.csv" for exhibit in exhibits}
     results = [results_from_csv(e, paths[e.slug], bool(facts["quick"])) for e in exhibits if paths[e.slug].exists()]
-    head = ["exhibit", *VERDICTS, "true", "false", NOT_MEASURED]
+    head = ["exhibit", *VERDICTS, *OUTCOMES]
     lines = [
         "# Four papers, published and measured",
         "",
         _describe_run(facts),
         "",
+        *(f"{paragraph}\n" for paragraph in describe_limits(results)),
         _markdown_row(head),
         _markdown_row(["---"] * len(head)),
     ]
     for entry in results:
-        words, outcomes = list(entry.verdicts().values()), [word for _, word in entry.sentences()]
+        words, outcomes = list(entry.verdicts().values()), [each.verdict for each in entry.sentences()]
         counts = [str(words.count(word)) if words else "" for word in VERDICTS]
         lines.append(_markdown_row([entry.exhibit.name, *counts, *(str(outcomes.count(word)) for word in head[5:])]))
     for paper, citation in PAPERS.items():
@@ -249,10 +346,33 @@ def results_page(exhibits: Sequence[Exhibit], folder: Path) -> str:
 def _describe_run(facts: dict[str, str]) -> str:
     versions = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "quick")
     reduced = " Quick settings: fewer repeats and smaller grids." if facts["quick"] else ""
-    return (
-        "Means ± standard errors over public seeds; same is within two standard errors of both. Every number is in "
-        f"`exhibits/`. {versions}.{reduced}"
-    )
+    return f"Every number is in `exhibits/`. {versions}.{reduced}"
+
+
+NOT_AVAILABLE = {
+    "rdt figure 9": "its only data set, Quantum of the KDD Cup 2004, is in no package archive that fetch knows",
+    "rdt figure 10": "the same",
+}
+"""Exhibits that cannot be measured, with the reason."""
+
+
+def describe_limits(results: Sequence[ExhibitResults]) -> list[str]:
+    """Return the head of a report: what the verdicts mean, and what no run can show."""
+    without = sum(not entry.published for entry in results)
+    return [
+        "Values are means ± standard errors over public seeds. A published value is the *same* within two standard "
+        "errors of the difference, otherwise *better* or *worse*. A sentence of a text is *true* or *false* if it is "
+        f"so on the means and in at least {100 * DECIDED:.0f} % of {N_RESAMPLES} resamples of the seeds, otherwise "
+        "*undecided*. With two or three seeds, resamples vary less than new seeds would. Words in brackets say what is "
+        "checked where a text gives no number; *ours* marks sentences that no paper has. Sentences are checked on the "
+        "panels that this run measured.",
+        f"{without} of {len(results)} exhibits have no published numbers: their values are in pictures, and the texts "
+        "of the papers that we hold have none. Their sentences alone are checked.",
+        "Cannot be measured: " + "; ".join(f"{name} ({reason})" for name, reason in NOT_AVAILABLE.items()) + ".",
+        "Reasons for values that were not reached: *known* is a difference that the data or the text shows; *tested* "
+        "means that a separate experiment changed this factor alone (`benchmarks/explanations.py`, results in "
+        "`benchmarks/results/papers/explanations.csv`) or that this run shows it; *not tested* is a guess.",
+    ]
 
 
 def _markdown_section(results: ExhibitResults) -> list[str]:
@@ -264,15 +384,21 @@ def _markdown_section(results: ExhibitResults) -> list[str]:
         published = results.sentences_of_published()
         lines += [
             "",
-            *(f"- **{word}**: {text}{describe_published(published, text)}" for text, word in results.sentences()),
+            *(
+                f"- **{each.verdict}**{each.support}: {each.sentence}{describe_published(published, each.sentence)}"
+                for each in results.sentences()
+            ),
         ]
     misses = results.misses()
     if misses:
         lines += ["", "Published and not reached:", ""]
+    by_reason: dict[str, list[str]] = {}
     for cell, reason in misses:
         where = ", ".join(part for part in (cell.panel, cell.curve, cell.x) if part)
         own, reference = format_value(results.measured[cell]), format_value(results.published[cell])
-        lines.append(f"- {where}: {own}, published {reference}; {reason}")
+        by_reason.setdefault(reason, []).append(f"  - {where}: {own}, published {reference}")
+    for reason, cells in by_reason.items():
+        lines += [f"- {reason[0].upper()}{reason[1:]}", *cells]
     return lines
 
 
@@ -317,10 +443,10 @@ def html_report(exhibits: Sequence[Exhibit], run: Run) -> str:
 <p>Every table and figure of the four papers whose forests this library contains, measured by
 <code>veilwood papers run{" --quick" if run.quick else ""}</code>: {len(done)} of {len(results)} exhibits,
 {_count_verdicts(done)}.
-Values are means ± standard errors over public seeds 0, 1, 2, ... of splits and trees. The noise of private forests
-comes from the operating system and is not seeded. Published values are printed below in small type. Green is better and
-red is worse than published, by more than two standard errors of the difference. Curves marked
+The noise of private forests comes from the operating system and is not seeded. Published values are printed below in
+small type. Green is better and red is worse than published. Curves marked
 <span class="mark">NOT PRIVATE</span> have no guarantee.</p>
+{"".join(f"<p>{_escape_html(paragraph.replace('*', ''))}</p>" for paragraph in describe_limits(results))}
 <p class="settings">{_escape_html(versions)}; page written {written}.</p>
 <nav>{"".join(f'<a href="#{paper}">{paper}</a>' for paper in PAPERS)}</nav>
 {_overview_table(results)}
@@ -332,14 +458,12 @@ red is worse than published, by more than two standard errors of the difference.
 def _overview_table(results: Sequence[ExhibitResults]) -> str:
     rows = []
     for entry in results:
-        words, outcomes = list(entry.verdicts().values()), [word for _, word in entry.sentences()]
+        words, outcomes = list(entry.verdicts().values()), [each.verdict for each in entry.sentences()]
         link = f'<a href="#{entry.exhibit.slug}">{_escape_html(entry.exhibit.name)}</a>'
-        cells = [str(words.count(word)) if words else "" for word in ("same", "better", "worse", "differs")]
-        checked = [str(outcomes.count(word)) if outcomes else "" for word in ("true", "false", NOT_MEASURED)]
+        cells = [str(words.count(word)) if words else "" for word in VERDICTS]
+        checked = [str(outcomes.count(word)) if outcomes else "" for word in OUTCOMES]
         rows.append(f"<tr><td>{link}</td>" + "".join(f'<td class="n">{c}</td>' for c in [*cells, *checked]) + "</tr>")
-    head = "".join(
-        f"<th>{name}</th>" for name in ("exhibit", "same", "better", "worse", "differs", "true", "false", NOT_MEASURED)
-    )
+    head = "".join(f"<th>{name}</th>" for name in ("exhibit", *VERDICTS, *OUTCOMES))
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
@@ -354,9 +478,9 @@ def _html_section(results: ExhibitResults) -> str:
     if exhibit.claims:
         published = results.sentences_of_published()
         claims = "".join(
-            f'<li><b class="{_css_class(word)}">{word}</b>: {_escape_html(s)}'
-            f"<small>{_escape_html(describe_published(published, s))}</small></li>"
-            for s, word in results.sentences()
+            f'<li><b class="{_css_class(each.verdict)}">{each.verdict}</b>{each.support}: {_escape_html(each.sentence)}'
+            f"<small>{_escape_html(describe_published(published, each.sentence))}</small></li>"
+            for each in results.sentences()
         )
         parts.append(f"<p>Claims of the text, checked on the measured values:</p><ul>{claims}</ul>")
     reasons: dict[str, list[str]] = {}
@@ -391,7 +515,7 @@ def _html_numbers(results: ExhibitResults, block: Block) -> str:
 def _count_verdicts(results: Sequence[ExhibitResults]) -> str:
     words = [word for entry in results for word in entry.verdicts().values()]
     return f"{len(words)} published cells: " + ", ".join(
-        f"{words.count(word)} {word}" for word in ("same", "better", "worse", "differs") if word in words
+        f"{words.count(word)} {word}" for word in VERDICTS if word in words
     )
 
 

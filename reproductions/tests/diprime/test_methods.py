@@ -31,7 +31,7 @@ def make(method: str, task: str) -> object:
 
 def test_each_name_is_the_forest_it_says() -> None:
     assert isinstance(make(methods.DP_ERT, "classification"), RandomTreesClassifier)
-    greedy = make(methods.DP_DF, "classification")
+    greedy = make(methods.GREEDY_LABELS, "classification")
     assert isinstance(greedy, GreedyForestClassifier)
     assert (greedy.leaf_update, greedy.candidates) == ("exponential", 5)
     assert {column.bins for column in greedy.schema.features} == {methods.BINS}

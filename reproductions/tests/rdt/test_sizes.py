@@ -17,7 +17,7 @@ def test_large_tables_are_run_less_often_in_short() -> None:
     quick, full = list_jobs(True), list_jobs(False)
     assert {job.table for job in quick} == {job.table for job in full}
     runs = {name: sum(job.settings["panel"] == name for job in quick) for name in ("Adult", "Mushroom")}
-    assert runs == {"Adult": 2, "Mushroom": 5}
+    assert runs == {"Adult": 2, "Mushroom": 10}
     assert all(sum(job.settings["panel"] == name for job in full) == 10 for name in runs)
     assert size_name(11, 6) == "k=11 h=6"
 

@@ -17,6 +17,7 @@ EVALUATED: list[tuple[str, str, dict[str, Any]]] = [
     ("RandomTreesClassifier", "two", {"n_estimators": 3, "max_depth": 3}),
     ("RandomTreesRegressor", "number", {"n_estimators": 3, "max_depth": 3}),
     ("MatrixForestClassifier", "three", {"n_estimators": 6, "max_depth": 2}),
+    ("MatrixForestClassifier", "three", {"n_estimators": 6, "max_depth": 2, "voting": "geometric"}),
     ("PrivateForestClassifier", "two", {"n_rows": 3000}),
     ("PrivateForestClassifier", "three", {"n_rows": 3000}),
     ("PrivateForestRegressor", "number", {"n_rows": 3000}),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training and prediction on secret shares among three servers, with differential privacy.
 
-Start with ``local_servers``, ``Owner`` and ``User``; docs/secure.md describes real deployments.
+Start with ``local_servers``, ``Owner`` and ``User``; docs/owners.md describes real deployments.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def setup(
         str | None,
         typer.Option("--listen", metavar="ADDRESS", help="Address on which servers listen. Default: their host."),
     ] = None,
-    protocol: Annotated[str, typer.Option("--protocol", help="Training protocol; see docs/secure.md.")] = "hidden-tree",
+    protocol: Annotated[str, typer.Option("--protocol", help="Training protocol. See docs/secure.md.")] = "hidden-tree",
     setting: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", metavar="KEY=VALUE", help="Setting of the protocol. May be repeated."),
@@ -77,6 +77,8 @@ def setup(
 ) -> None:
     """Create keys, certificates and a configuration for each role. Run again with --name to add a task.
 
+    Servers check one another (servers=checked) if the protocol can run on such servers.
+
     \b
     Example:
       veilwood secure setup clinics --schema heart.json --epsilon 1 \\
@@ -84,7 +86,7 @@ def setup(
         --host a.example --host b.example --host c.example
     """
     from veilwood_secure.roles.config import Address, Task, default_task_name, set_up_roles
-    from veilwood_secure.roles.program import program_for_task
+    from veilwood_secure.roles.program import program_for_task, with_checked_servers
 
     hosts = host or ["127.0.0.1"] * 3
     if len(hosts) != 3:
@@ -105,7 +107,9 @@ def setup(
         protocol,
         read_params(setting),
     )
-    plan = program_for_task(task).plan
+    program_for_task(task)  # raises if the task is invalid, whatever its servers
+    task, obstacle = with_checked_servers(task)
+    program = program_for_task(task)
     # Two servers on one host need different ports.
     addresses = [Address(place, port + 2 * party, port + 2 * party + 1) for party, place in enumerate(hosts)]
     known = {place.parent.name for place in folder.glob("*/config.json")}
@@ -118,7 +122,10 @@ def setup(
         days=days,
         keys=keys,
     )
-    print(f"Task {task.name}: {plan.loss}. Folders in {folder}:")
+    servers = "checked" if program.is_checked else "honest"
+    print(f"Task {task.name}: {program.plan.loss}, servers={servers}. Folders in {folder}:")
+    if obstacle is not None:
+        print(f"  Servers are assumed to follow the protocol: {obstacle}")
     for config in configs:
         print(f"  {config.folder.name:<20} for {config.party_name}")
     if known:
@@ -442,6 +449,56 @@ def user(
         )
     text = answers.to_csv(index=False).strip()
     return print_result(as_json, {"labels": [str(label) for label in labels], "privacy": certificate.to_dict()}, text)
+
+
+@secure.command("verify-receipts")
+def verify_receipts(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of any role of the task.")],
+    receipts: Annotated[Path, typer.Argument(metavar="JSON", help="Receipts written by veilwood secure user.")],
+    table: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="Queries. Check that the answers are answers to these rows.")
+    ] = None,
+    task: TaskName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Verify the servers' signatures under answers, and print what was answered.
+
+    \b
+    Example:
+      veilwood secure verify-receipts clinics/user-analyst receipts.json patients.csv
+    """
+    import numpy as np
+
+    from veilwood.data.encoding import class_labels
+    from veilwood.data.tables import read_table
+    from veilwood.safe_io import read_json, read_text
+    from veilwood_secure.roles.config import Config
+    from veilwood_secure.roles.hidden_programs import HiddenForest
+    from veilwood_secure.roles.program import program_for_task
+    from veilwood_secure.roles.receipts import Receipt, read_answers
+
+    config = Config.load(folder)
+    chosen = config.find_task(task)
+    found = [Receipt.from_dict(data) for data in read_json(read_text(receipts))]
+    authority = config.servers_authority.read_bytes()
+    program = program_for_task(chosen)
+    if not isinstance(program, HiddenForest):
+        signers = ", ".join(str(receipt.verify(authority)) for receipt in found)
+        training, opened = (found[0].facts.get(key) for key in ("training", "opened"))
+        return print_result(
+            as_json, {"training": training, "opened": opened}, f"training {training} opened {opened}: {signers}"
+        )
+    batches = read_answers(found, program, authority)
+    if table is not None:
+        queries = program.encode_queries(read_table(table, chosen.public_schema, target=False))[0]
+        for name, array in queries.items():
+            signed = np.concatenate([batch.queries[name] for batch in batches], axis=-1)
+            if not np.array_equal(signed, array):
+                raise UseError(f"{receipts} has answers to other rows than those of {table}.")
+    labels = class_labels(chosen.public_schema)[np.concatenate([batch.answers for batch in batches])]
+    target = chosen.public_schema.target.name
+    text = "\n".join([f"row,{target}", *(f"{row},{label}" for row, label in enumerate(labels))])
+    return print_result(as_json, {"labels": [str(label) for label in labels], "training": batches[0].training}, text)
 
 
 @secure.command()

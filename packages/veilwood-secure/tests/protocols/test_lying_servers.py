@@ -7,8 +7,6 @@ Messages that deal a server's own draw are its input and are left out; what they
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -25,76 +23,24 @@ from veilwood_secure.mpc.replicated import ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols.noise import dealt_joint_laplace
 from veilwood_secure.protocols.records import Domain, are_one_hot
-from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.program import PROTOCOLS, program_for_task
-from veilwood_testing.lies import run, try_lies
-from veilwood_testing.secure_roles import SCHEMA, TASK, X, Y
+from veilwood_testing.lies import deal_zeros, make_checked_engine, protocol_program, protocol_task, run, try_lies
+from veilwood_testing.secure_roles import SCHEMA
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
 ]
 
-ROWS = np.arange(0, len(X), 40)
-QUERIES = X.iloc[[3, 300]]
-TREES = {"estimator": "RandomTreesClassifier", "parameters": {"random_state": 0, "n_estimators": 2, "max_depth": 1}}
-SETTINGS: dict[str, dict[str, Any]] = {
-    "hidden-tree": {"max_depth": 2},
-    "binary-tree": {"max_depth": 2},
-    "private-votes": {"max_depth": 1, "n_trees": 1, "query_epsilon": "1"},
-    "cdp-id3": {"max_depth": 1},
-    "extra-trees": {"max_depth": 1, "n_trees": 1},
-    "public-forest": TREES,
-    "forest-on-shares": {},
-}
 QUICK = ("hidden-tree", "binary-tree", "cdp-id3")
-EVERY = {"hidden-tree": 4, "binary-tree": 4, "private-votes": 4, "forest-on-shares": 61}
-"""Of a long protocol, every so many messages are changed."""
-
-
-def task_of(protocol: str, **settings: Any) -> Task:
-    return replace(TASK, protocol=protocol, settings={**SETTINGS[protocol], "servers": "checked", **settings})
-
-
-def program_of(task: Task) -> Callable[[Any], Any]:
-    """Check rows, train, and answer a query: everything that is opened or handed out."""
-    program: Any = program_for_task(task)
-    rows = {}
-    for owner, places in {"north": ROWS[::2], "south": ROWS[1::2]}.items():
-        arrays, _ = program.encode_rows(owner, X.iloc[places], Y.iloc[places])
-        rows[owner] = {key: share(array, program.ring) for key, array in arrays.items()}
-    asked = program.encode_queries(QUERIES)[0] if isinstance(program, HiddenForest) else {}
-    query = {key: share(array, program.ring) for key, array in asked.items()}
-
-    def work(engine: Any) -> list[Ints]:
-        loaded = {
-            owner: {key: engine.load(pairs[engine.party]) for key, pairs in own.items()} for owner, own in rows.items()
-        }
-        for owner, own in loaded.items():
-            program.check_rows(engine, owner, own)
-        result = program.train(engine, loaded)
-        out = list(result.released.values())
-        if query:
-            own_query = {key: engine.load(pairs[engine.party]) for key, pairs in query.items()}
-            program.check_queries(engine, "analyst", own_query)
-            out.append(engine.open(program.answer_queries(engine, result.hidden, own_query)))
-        return out
-
-    return work
-
-
-def engine_of(task: Task) -> Any:
-    bits = program_for_task(task).checked_bits
-    return lambda links, keys: CheckedEngine(links, keys, counted_bits=bits)
+EVERY = {"hidden-tree": 9, "binary-tree": 9, "private-votes": 9, "cdp-id3": 4, "forest-on-shares": 61}
+"""Of a long protocol, every so many messages are changed here; benchmarks/secure_checked.py changes all of them."""
 
 
 @pytest.fixture(autouse=True)
 def no_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is dealt: a server may choose its own draw."""
-    monkeypatch.setattr(
-        ReplicatedEngine, "deal_sum", lambda self, draw, shape: self.constant(np.zeros(shape, np.int64))
-    )
+    monkeypatch.setattr(ReplicatedEngine, "deal_sum", deal_zeros)
 
 
 def assert_caught(found: Counter[tuple[str, str]]) -> None:
@@ -104,32 +50,37 @@ def assert_caught(found: Counter[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize("protocol", QUICK)
 def test_no_lie_is_accepted_in_any_protocol(protocol: str) -> None:
-    task = task_of(protocol)
-    assert_caught(try_lies(program_of(task), engine_of(task), ("flip", "random", "own number", "truncate"), every=131))
+    task = protocol_task(protocol)
+    assert_caught(
+        try_lies(
+            protocol_program(task), make_checked_engine(task), ("flip", "random", "own number", "truncate"), every=131
+        )
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_no_lie_is_accepted_wherever_it_is_told(protocol: str) -> None:
-    task, every = task_of(protocol), EVERY.get(protocol, 1)
+    task, every = protocol_task(protocol), EVERY.get(protocol, 1)
     changes = ("flip", "random", "zeros", "replay", "own number", "truncate")
-    found = try_lies(program_of(task), engine_of(task), changes, every=every)
-    found += try_lies(program_of(task), engine_of(task), ("drop",), every=40 * every, timeout_s=1.0)
-    print(protocol, dict(found))
+    found = try_lies(protocol_program(task), make_checked_engine(task), changes, every=every)
+    found += try_lies(protocol_program(task), make_checked_engine(task), ("drop",), every=40 * every, timeout_s=1.0)
     assert_caught(found)
 
 
 def test_the_same_lies_are_accepted_by_servers_that_do_not_check() -> None:
-    task = task_of("cdp-id3", servers="honest")
+    task = protocol_task("cdp-id3", servers="honest")
     ring = program_for_task(task).ring
-    found = try_lies(program_of(task), lambda links, keys: ReplicatedEngine(links, keys, ring), ("random",), every=23)
+    found = try_lies(
+        protocol_program(task), lambda links, keys: ReplicatedEngine(links, keys, ring), ("random",), every=23
+    )
     assert found["random", "WRONG"] > 0
 
 
 def test_what_checked_servers_train_is_what_one_would() -> None:
     """Counts with noise are the same numbers in words with slack, since random bits come from the same keys."""
-    task = task_of("extra-trees")
-    results = run(program_of(task), engine_of(task))
+    task = protocol_task("extra-trees")
+    results = run(protocol_program(task), make_checked_engine(task))
     assert all(np.array_equal(results[0][0], other[0]) for other in results)
     assert set(results[0][0]) <= set(range(len(SCHEMA.classes)))
 
@@ -139,11 +90,11 @@ def test_the_certificate_names_the_model_of_the_servers() -> None:
         ("checked", Assumption.ONE_DEVIATES, Assumption.NO_COLLUSION),
         ("honest", Assumption.NO_COLLUSION, Assumption.ONE_DEVIATES),
     ):
-        task = task_of("hidden-tree", servers=servers)
+        task = protocol_task("hidden-tree", servers=servers)
         found = program_for_task(task).make_certificate("ledger", 1).assumptions
         assert assumption.value in found
         assert other.value not in found
-    assert task_of("hidden-tree").fingerprint() != task_of("hidden-tree", servers="honest").fingerprint()
+    assert protocol_task("hidden-tree").fingerprint() != protocol_task("hidden-tree", servers="honest").fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -157,7 +108,7 @@ def test_the_certificate_names_the_model_of_the_servers() -> None:
 )
 def test_what_needs_more_bits_or_trust_is_refused(protocol: str, settings: dict[str, Any]) -> None:
     with pytest.raises(UseError):
-        program_for_task(task_of(protocol, **settings))
+        program_for_task(protocol_task(protocol, **settings))
 
 
 # -- dealt noise -----------------------------------------------------------------------------------------------

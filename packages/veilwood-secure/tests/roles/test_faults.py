@@ -220,9 +220,9 @@ def test_kill_of_each_role_at_random_points(protocol: str, tmp_path: Path) -> No
 
 
 def test_the_python_of_the_documentation_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[4] / "docs" / "secure.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "docs" / "owners.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", text, flags=re.M | re.S)
-    exec(compile(code, "secure.md", "exec"), {})
+    exec(compile(code, "owners.md", "exec"), {})
     assert "epsilon=2" in capsys.readouterr().out
 
 

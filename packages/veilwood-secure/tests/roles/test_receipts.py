@@ -8,11 +8,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from veilwood.errors import PartyError, UnreadableError
+from veilwood.errors import PartyError, UnreadableError, UseError
+from veilwood_secure.commands import secure
 from veilwood_secure.roles.identity import Authority, Identity, PartyName
-from veilwood_secure.roles.receipts import Receipt, answer_facts, check_training, convicted_server, training_facts
+from veilwood_secure.roles.receipts import (
+    Receipt,
+    answer_facts,
+    check_training,
+    convicted_server,
+    read_answers,
+    training_facts,
+)
 from veilwood_testing.secure_roles import PUBLIC_FOREST_TASK, Place, X, contribute, place
 
 
@@ -43,6 +53,37 @@ def test_a_user_can_show_what_was_answered(trained: Place) -> None:
         replace(shown[0], certificate=shown[1].certificate).verify(authority)
     with pytest.raises(UnreadableError):
         shown[0].verify(Authority.create(("server",)).certificate)
+
+
+def test_receipts_hold_the_answers_themselves(trained: Place, tmp_path: Path) -> None:
+    """From the file alone, with the authority's certificate, everybody can put together what was answered."""
+    folder = trained.folder / "user-analyst"
+    with trained.user() as analyst:
+        labels = [*analyst.predict(X[:3]), *analyst.predict(X[3:5])]
+        program: Any = analyst._program
+    authority = trained.config("user-analyst").servers_authority.read_bytes()
+    batches = read_answers(analyst.receipts, program, authority)
+    assert [len(batch.answers) for batch in batches] == [3, 2]
+    assert np.array_equal(batches[0].queries["features"], program.encode_queries(X[:3])[0]["features"])
+    file, table = tmp_path / "receipts.json", tmp_path / "queries.csv"
+    file.write_text(json.dumps([each.to_dict() for each in analyst.receipts]))
+    X[:5].to_csv(table, index=False)
+    shown = CliRunner().invoke(secure, ["verify-receipts", str(folder), str(file), str(table)])
+    assert shown.exit_code == 0, shown.output
+    assert [line.split(",")[1] for line in shown.output.split()[1:]] == labels
+    X[1:6].to_csv(table, index=False)
+    other = CliRunner().invoke(secure, ["verify-receipts", str(folder), str(file), str(table)])
+    assert isinstance(other.exception, UseError)  # answers to other rows
+
+    first, second = analyst.receipts[0], analyst.receipts[3]
+    changed = replace(first, messages=(first.messages[0], second.messages[1]))
+    for wrong in (
+        [changed, *analyst.receipts[1:3]],
+        analyst.receipts[:2],
+        [*analyst.receipts[:2], analyst.receipts[5]],
+    ):
+        with pytest.raises(UnreadableError):
+            read_answers(wrong, program, authority)
 
 
 def test_two_signed_answers_to_one_question_convict(signers: tuple[list[Identity], bytes]) -> None:

@@ -117,6 +117,8 @@ def test_a_public_forest_is_fitted_to_parties(here: Place) -> None:
         ({"protocol": "magic"}, "there is no protocol 'magic'"),
         ({"settings": {"depth": 2}}, "unknown setting 'depth'"),
         ({"protocol": "public-forest", "settings": {"estimator": "Oak"}}, "cannot be trained by"),
+        ({"protocol": "public-forest", "settings": {"parameters": {"ledger": "other.db"}}}, "names no ledger"),
+        ({"protocol": "public-forest", "settings": {"parameters": 5}}, "does not accept all of these parameters"),
         ({"protocol": "public-forest", "settings": {"noise_protocol": "magic"}}, "noise_protocol 'magic'"),
         ({"protocol": "public-forest", "settings": {"estimator": "MatrixForestPredictor"}}, "MatrixForestClassifier"),
     ],

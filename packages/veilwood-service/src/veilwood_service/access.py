@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final, ParamSpec, TypeVar
+from typing import Annotated, Any, Final, ParamSpec, TypeVar
 
 import anyio
 from fastapi import Depends, Request
@@ -23,6 +23,7 @@ from veilwood_service import store
 from veilwood_service.accounts import Accounts, Caller, DeniedError, RateLimit, TooManyError
 from veilwood_service.budgets import Ledgers
 from veilwood_service.jobs import Jobs
+from veilwood_service.openid import OpenIdProvider
 from veilwood_service.predictions import Predictions
 from veilwood_service.private_queries import PrivateQueries
 from veilwood_service.settings import Settings
@@ -90,7 +91,10 @@ class Lane:
 class Lanes:
     """Threads by kind of request. All others share the pool of the framework."""
 
-    logins: Lane = field(default_factory=lambda: Lane(16, 64))
+    # Each login takes a core and memory for its hash. Networks with an earlier login have threads of their own, so that
+    # guessers do not keep people out.
+    known_logins: Lane = field(default_factory=lambda: Lane(2, 32))
+    other_logins: Lane = field(default_factory=lambda: Lane(1, 8))
     answers: Lane = field(default_factory=lambda: Lane(32, 256))
     openid: Lane = field(default_factory=lambda: Lane(4, 32))
     plans: Lane = field(default_factory=lambda: Lane(4, 8))  # some take minutes
@@ -116,6 +120,7 @@ class Service:
     metrics: Metrics
     request_limit: RateLimit
     lanes: Lanes
+    provider: OpenIdProvider
 
     @classmethod
     def open(cls, settings: Settings) -> Service:
@@ -138,6 +143,7 @@ class Service:
             Metrics(),
             RateLimit(),
             Lanes(),
+            OpenIdProvider(settings),
         )
 
     def has_no_accounts(self) -> bool:
@@ -187,19 +193,33 @@ def _read_cookie(header: str, name: str) -> str:
     return next((value for key, _, value in pairs if key == name), "")
 
 
-def get_service(request: Request) -> Service:
-    """Return the service that received a request."""
+async def _find_service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
 
-async def get_caller(request: Request) -> Caller:
-    """Return the caller whom the middleware has authenticated, before any body was read."""
-    caller: Caller = request.state.caller
-    return caller
+def _require(scope: str | None) -> Any:
+    """Return a dependency: the caller whom the middleware has authenticated, if it has a scope."""
+
+    async def get_caller(request: Request) -> Caller:
+        caller: Caller = request.state.caller
+        if scope is not None:
+            caller.require_scope(scope)
+        return caller
+
+    return Depends(get_caller)
 
 
-AuthenticatedCaller = Annotated[Caller, Depends(get_caller)]
+RunningService = Annotated[Service, Depends(_find_service)]
+AuthenticatedCaller = Annotated[Caller, _require(None)]
+AskCaller = Annotated[Caller, _require("ask")]
+PlanCaller = Annotated[Caller, _require("plan")]
+RunCaller = Annotated[Caller, _require("run")]
+SignCaller = Annotated[Caller, _require("sign")]
+DataCaller = Annotated[Caller, _require("data")]
+RecordsCaller = Annotated[Caller, _require("records")]
+AccountsCaller = Annotated[Caller, _require("accounts")]
+OperateCaller = Annotated[Caller, _require("operate")]
 
 
 _LOG_FIELDS: Final = ("method", "route", "status", "account", "address")

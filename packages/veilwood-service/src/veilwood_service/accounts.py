@@ -13,11 +13,9 @@ import hashlib
 import ipaddress
 import re
 import secrets
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -54,7 +52,6 @@ _CACHE_SECONDS: Final = 2.0  # a token revoked by another process is accepted fo
 _MAX_CACHED_CALLERS: Final = 10_000
 _ADDRESS_LIMIT_FACTOR: Final = 5  # limit of wrong passwords per address over all names, as a multiple of that per name
 _MAX_KNOWN_NETWORKS: Final = 10_000
-_HASHING_TIMEOUT: Final = 5.0  # seconds
 
 
 class DeniedError(VeilwoodError):
@@ -111,24 +108,6 @@ class RateLimit:
         self._storage.decr(RateLimitItemPerMinute(limit).key_for(key))
 
 
-class _LoginPlaces:
-    """Places for logins that are checked at once. Each hashes a password, which takes a core and memory."""
-
-    def __init__(self, n_hashing: int, n_waiting: int) -> None:
-        self._hashing = threading.BoundedSemaphore(n_hashing)
-        self._present = threading.BoundedSemaphore(n_hashing + n_waiting)
-
-    @contextmanager
-    def enter(self) -> Iterator[None]:
-        """Wait until a password may be hashed. Raise TooManyError if many logins wait already."""
-        with ExitStack() as acquired:
-            for slots, seconds in ((self._present, 0.0), (self._hashing, _HASHING_TIMEOUT)):
-                if not slots.acquire(timeout=seconds):
-                    raise TooManyError("too many logins at this moment. Hint: try again.")
-                acquired.callback(slots.release)
-            yield
-
-
 class Accounts:
     """Accounts, invitations, tokens and sessions in a database."""
 
@@ -136,9 +115,7 @@ class Accounts:
         self._database, self._max_failures_per_minute = database, max_failures_per_minute
         self._hasher, self._failures = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1), RateLimit()
         self._unknown_hash = self._hasher.hash(secrets.token_urlsafe())
-        # Networks with an earlier login have places of their own, so that guessers do not keep people out.
-        self._known_networks: OrderedDict[str, None] = OrderedDict()
-        self._known_places, self._other_places = _LoginPlaces(2, 32), _LoginPlaces(1, 8)
+        self._known_networks: OrderedDict[str, None] = OrderedDict()  # with an earlier login
         self._caller_cache: dict[tuple[str, str], tuple[Caller, float]] = {}
 
     # -- accounts and invitations -----------------------------------------------------------------------------------
@@ -212,7 +189,8 @@ class Accounts:
             if not values or not self._database.update(store.accounts, {"name": name}, **values):
                 raise NotFoundError("account", name)
             enabled = self._database.find_all(store.accounts, disabled=0)
-            if not any("operator" in account["roles"].split() for account in enabled):
+            able = [account for account in enabled if account["password"] or account["subject"]]
+            if not any("operator" in account["roles"].split() for account in able):
                 raise UseError("the last operator cannot be removed. Hint: make another account an operator first.")
             self._end_access(name)
             self._database.record_event(by, "account.change", name, **values)
@@ -226,8 +204,8 @@ class Accounts:
     def log_in(self, name: str, password: str, address: str = "") -> tuple[str, str]:
         """Check a password and return the tokens of a new session: its own and its CSRF token.
 
-        Attempts are counted per network before they wait, for one name and for all names together. Someone who guesses
-        from elsewhere locks no user out.
+        Attempts are counted per network, for one name and for all names together. Someone who guesses from elsewhere
+        locks no user out.
         """
         network = network_of(address)
         limits = {
@@ -236,11 +214,9 @@ class Accounts:
         }
         for key, limit in limits.items():
             self._failures.count(key, limit)
-        places = self._known_places if network in self._known_networks else self._other_places
         account = self._database.find(store.accounts, name=name) if _NAME_PATTERN.fullmatch(name) else None
         stored_hash = None if account is None or account["disabled"] else account["password"]
-        with places.enter():
-            is_right = self._is_right_password(password, stored_hash)  # takes the same time for an unknown name
+        is_right = self._is_right_password(password, stored_hash)  # takes the same time for an unknown name
         if not is_right or stored_hash is None:
             subject = name if account is not None else ""  # what is typed may be a password
             self._database.record_event("", "session.refuse", subject, network=network)
@@ -255,6 +231,10 @@ class Accounts:
             self._database.update(store.accounts, {"name": name}, password=self._hasher.hash(password))
         return self.open_session(name, network)
 
+    def is_known(self, address: str) -> bool:
+        """Return True if somebody logged in from the network of an address before."""
+        return network_of(address) in self._known_networks
+
     def _is_right_password(self, password: str, stored_hash: str | None) -> bool:
         try:
             return self._hasher.verify(stored_hash or self._unknown_hash, password)
@@ -265,8 +245,7 @@ class Accounts:
         if not _MIN_PASSWORD_LENGTH <= len(password) <= 1000:
             hint = f"choose {_MIN_PASSWORD_LENGTH} to 1000 characters"
             raise ParameterError("password", "...", "is too short or too long", hint)
-        with self._other_places.enter():
-            return self._hasher.hash(password)
+        return self._hasher.hash(password)
 
     def set_random_password(self, name: str) -> str:
         """Give an account a random password and return it, for a demonstration on this machine."""

@@ -29,7 +29,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from veilwood._version import __version__
 from veilwood.errors import BudgetExceededError, FileError, LedgerError, NotFoundError, VeilwoodError
 from veilwood_service import routes_data, routes_models, routes_people
-from veilwood_service.access import AuthenticatedCaller, Service, get_service
+from veilwood_service.access import OperateCaller, RunningService, Service
 from veilwood_service.accounts import DeniedError, TooManyError
 from veilwood_service.responses import Health, Problem, Readiness
 from veilwood_service.settings import Settings
@@ -75,19 +75,17 @@ async def health() -> Health:
 
 
 @state_router.get("/readyz", responses={503: {"model": Readiness}})
-async def ready(request: Request, response: Response) -> Readiness:
+async def ready(service: RunningService, response: Response) -> Readiness:
     """Return whether the thread of the jobs has reached the database in the last seconds. Never waits."""
-    service = get_service(request)
     is_ready = time.monotonic() - service.jobs.last_poll < _MAX_POLL_AGE
     response.status_code = 200 if is_ready else 503
     return Readiness(status="ready" if is_ready else "not ready", has_provider=bool(service.settings.issuer))
 
 
 @state_router.get("/v1/metrics", response_class=Response)
-async def metrics(request: Request, caller: AuthenticatedCaller) -> Response:
+async def metrics(service: RunningService, caller: OperateCaller) -> Response:
     """Return request counts in the format of Prometheus."""
-    caller.require_scope("operate")
-    return Response(get_service(request).metrics.to_prometheus_text(), media_type="text/plain; version=0.0.4")
+    return Response(service.metrics.to_prometheus_text(), media_type="text/plain; version=0.0.4")
 
 
 _LOG: Final = logging.getLogger("veilwood.service")

@@ -93,17 +93,20 @@ class Client:
 
     def accept(self, invitation: str, password: str, name: str | None = None) -> None:
         """Set the password of an invited account, and open a session. The first account chooses its name."""
-        self._open_session("/v1/accounts/accept", {"invitation": invitation, "password": password, "name": name})
+        body = {"invitation": invitation.rpartition("=")[2], "password": password, "name": name}
+        self._open_session("/v1/accounts/accept", body)
 
     def _open_session(self, path: str, body: Json) -> None:
         self._http.headers["X-CSRF-Token"] = self._call_json("POST", path, json=body)["csrf"]
 
     def invite(self, name: str, roles: Sequence[str] = (), subject: str | None = None) -> str | None:
-        """Return an invitation for an account: a new one with these roles, or one that exists."""
+        """Return an invitation link for an account: a new one with these roles, or one that exists."""
+        path, body = "/v1/accounts", {"name": name, "roles": list(roles), "subject": subject}
         if not roles:
-            return cast("str", self._call_json("POST", f"/v1/accounts/{name}/invitation")["invitation"])
-        body = {"name": name, "roles": list(roles), "subject": subject}
-        return cast("str | None", self._call_json("POST", "/v1/accounts", json=body)["invitation"])
+            path, body = f"/v1/accounts/{name}/invitation", {}
+        invitation = self._call_json("POST", path, json=body)["invitation"]
+        address = str(self._http.base_url).rstrip("/")
+        return None if invitation is None else f"{address}/page/index.html#invitation={invitation}"
 
     def accounts(self) -> list[Json]:
         """List all accounts, with roles and state."""

@@ -6,10 +6,12 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
+from ipaddress import ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -97,7 +99,7 @@ _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "estimator": (str, "Name of an estimator."), "more": (list[str], "KEY=VALUE of the estimator; can be repeated."),
     "runs": (int, "Number of runs that you allow."), "wait_seconds": (float, "Seconds to wait for the end."),
     "total_epsilon": (float | None, "Epsilon that you allow for all batches of a predictor."),
-    "askers": (list[str], "Account that may ask a predictor; can be repeated. Default: all."),
+    "askers": (list[str], "Account that may ask a predictor, or * for all; can be repeated. Default: who planned it."),
     "path": (Path, "Output file."), "onnx": (bool, "Save as ONNX."),
 }  # fmt: skip
 """Parameters that are options, with type and help."""
@@ -207,7 +209,7 @@ def remote_accept(
     """
     typed = password or typer.prompt("New password", hide_input=True, confirmation_prompt=True)
     with Client(address) as client:
-        client.accept(invitation.rpartition("=")[2], typed, name)
+        client.accept(invitation, typed, name)
     print("The password is set.")
 
 
@@ -277,8 +279,8 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
     scheme = "https" if certfile else "http"
     is_everywhere = host.strip("0:.") == ""  # 0.0.0.0 and ::, to which no browser can go
     reached = address or f"{scheme}://{'127.0.0.1' if is_everywhere else host}:{port}"
-    if proxy and "*" in proxy:
-        raise ParameterError("proxy", "*", "would let every client forge its address", "pass the proxy's address")
+    for each in proxy or ():
+        _check_proxy(each)
     if host not in ("127.0.0.1", "::1", "localhost") and not reached.startswith("https://"):
         warning = "Warning: other machines can connect, and passwords and tokens travel unencrypted without TLS."
         print(f"{warning} Hint: pass --certfile, or --address https://... behind a proxy.", file=sys.stderr)
@@ -328,6 +330,7 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         Server(config).run()
 
 
+_MIN_PROXY_PREFIX: Final = 8  # bits: of 10.0.0.0/8, the largest private network
 _MAX_CONNECTIONS: Final = 4000  # further ones are answered with status 503
 
 
@@ -340,6 +343,17 @@ def _check_port(host: str, port: int) -> None:
         raise SetupError(
             f"cannot listen on {host}, port {port}: {error.strerror}. Hint: choose another port with --port."
         ) from None
+
+
+def _check_proxy(address: str) -> None:
+    """Raise ParameterError unless an address, or a network of addresses, can be that of one's own proxies."""
+    try:
+        is_own = ip_network(address).prefixlen >= _MIN_PROXY_PREFIX
+    except ValueError:  # a name, which would never match, or a star
+        is_own = False
+    if not is_own:
+        hint = "pass the proxy's address, such as 10.0.0.2"
+        raise ParameterError("proxy", address, "would let clients forge their addresses, or is not an address", hint)
 
 
 def _raise_file_limit() -> None:
@@ -511,7 +525,9 @@ def create_demo_data(service: Service) -> None:
         job = service.jobs.add(_DEMO_ACCOUNT, signed, None)
         leased = service.jobs.lease_next()
         assert leased is not None
-        execute_job(service.database, service.ledgers, leased)
+        with warnings.catch_warnings():  # as in a worker
+            warnings.simplefilter("ignore")
+            execute_job(service.database, service.ledgers, leased)
         return str(job["id"])
 
     note = "Trained at the start of the demonstration. Try its predictions: they are free."

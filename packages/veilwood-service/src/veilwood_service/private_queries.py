@@ -135,7 +135,7 @@ class PrivateQueries:
             where = {"id": number, "labels": None}  # only the outcome that is published first is ever sent
             if self._database.update(store.answers, where, labels=labels, certificate=certificate):
                 ledger.publish()
-                self._database.record_event(account, "model.answer", plan["id"], rows=len(query_rows))
+                self._database.record_event(account, "model.answer", stored_answer["model"], rows=len(query_rows))
         if error is not None:
             raise error
         stored = self._database.find(store.answers, id=number)

@@ -3,9 +3,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel
+
+Item = TypeVar("Item", bound=BaseModel)
+
+
+class Page(BaseModel, Generic[Item]):
+    """A page of records, newest first. ``next`` is the cursor of the next page, if there is one."""
+
+    items: list[Item]
+    next: str | None
 
 
 class Problem(BaseModel):
@@ -322,38 +331,3 @@ class Answered(BaseModel):
     labels: list[Any]
     certificate: dict[str, Any]
     answered: str
-
-
-class DatasetPage(BaseModel):
-    """A page of data sets."""
-
-    items: list[Dataset]
-    next: str | None
-
-
-class PlanPage(BaseModel):
-    """A page of plans, newest first."""
-
-    items: list[PlanSummary]
-    next: str | None
-
-
-class JobPage(BaseModel):
-    """A page of jobs, newest first."""
-
-    items: list[Job]
-    next: str | None
-
-
-class ModelPage(BaseModel):
-    """A page of releases, newest first."""
-
-    items: list[Model]
-    next: str | None
-
-
-class EventPage(BaseModel):
-    """A page of events, newest first."""
-
-    items: list[Event]
-    next: str | None

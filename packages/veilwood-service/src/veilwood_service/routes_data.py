@@ -23,7 +23,7 @@ from veilwood.privacy.ledger import Limit, Part
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.safe_io import read_json
 from veilwood_service import responses, store
-from veilwood_service.access import AuthenticatedCaller, Service, get_service
+from veilwood_service.access import AuthenticatedCaller, DataCaller, RecordsCaller, RunningService, Service
 from veilwood_service.accounts import Caller
 from veilwood_service.budgets import end_unfinished_runs, get_dataset, limit_of, loss_from_certificate
 from veilwood_service.routes_people import PageCursor, PageLength
@@ -117,19 +117,18 @@ def parse_body(model: type[T], body: bytes) -> T:
 
 @router.get("")
 def list_datasets(
-    request: Request, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
-) -> responses.DatasetPage:
+    service: RunningService, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
+) -> responses.Page[responses.Dataset]:
     """List the data sets, with the remaining budget of each and of the caller."""
-    service = get_service(request)
     rows, cursor = service.database.find_page(store.datasets, limit, after)
-    return responses.DatasetPage(items=[_dataset_summary(service, caller, dataset) for dataset in rows], next=cursor)
+    return responses.Page[responses.Dataset](
+        items=[_dataset_summary(service, caller, dataset) for dataset in rows], next=cursor
+    )
 
 
 @router.post("", status_code=201)
-def add_dataset(request: Request, caller: AuthenticatedCaller, body: NewDataset) -> responses.Dataset:
+def add_dataset(service: RunningService, caller: DataCaller, body: NewDataset) -> responses.Dataset:
     """Register a data set and create its ledger. The operator must have allowed a path."""
-    caller.require_scope("data")
-    service = get_service(request)
     source = None if body.source is None else resolve_source(service.settings, body.source)
     register_dataset(service, caller.name, body.name, body.people, body.epsilon, body.delta, source)
     return _dataset_summary(service, caller, get_dataset(service.database, body.name))
@@ -159,17 +158,14 @@ def register_dataset(
 
 
 @router.get("/{name}")
-def get_one_dataset(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Dataset:
+def get_one_dataset(service: RunningService, caller: AuthenticatedCaller, name: str) -> responses.Dataset:
     """Return one data set."""
-    service = get_service(request)
     return _dataset_summary(service, caller, get_dataset(service.database, name))
 
 
 @router.post("/{name}/retire")
-def retire_dataset(request: Request, caller: AuthenticatedCaller, name: str, body: Reason) -> responses.Dataset:
+def retire_dataset(service: RunningService, caller: DataCaller, name: str, body: Reason) -> responses.Dataset:
     """Delete the rows of a data set, end its runs, and release nothing from it any more. The ledger stays."""
-    caller.require_scope("data")
-    service = get_service(request)
     with service.database.transaction():
         _delete_rows(service, caller, name)
         end_unfinished_runs(service.database, service.ledgers.open(name), name)
@@ -187,13 +183,9 @@ _TABLE_BODY: Final = {
 
 
 @router.put("/{name}/table", openapi_extra=_TABLE_BODY)
-async def upload_table(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Name:
+async def upload_table(request: Request, service: RunningService, caller: DataCaller, name: str) -> responses.Name:
     """Upload the table as text/csv or application/vnd.apache.parquet, without further compression."""
-    caller.require_scope("data")
-    service = get_service(request)
     dataset = await run_in_threadpool(get_dataset, service.database, name)
-    if dataset["retired"]:
-        raise UseError("the data set is retired. Hint: register another one.")
     kind = TABLE_MEDIA_TYPES.get(request.headers.get("content-type", "").partition(";")[0].strip())
     if kind is None:
         hint = f"send one of {', '.join(TABLE_MEDIA_TYPES)}"
@@ -202,7 +194,9 @@ async def upload_table(request: Request, caller: AuthenticatedCaller, name: str)
 
     def store_path() -> None:
         with service.database.transaction():
-            service.database.update(store.datasets, {"name": name}, source=str(path))
+            if not service.database.update(store.datasets, {"name": name, "retired": 0}, source=str(path)):
+                delete_table(service.settings, str(path))
+                raise UseError("the data set is retired. Hint: register another one.")
             service.database.record_event(caller.name, "table.upload", name, kind=kind)
         delete_table(service.settings, dataset["source"], keep=path)
 
@@ -211,10 +205,9 @@ async def upload_table(request: Request, caller: AuthenticatedCaller, name: str)
 
 
 @router.delete("/{name}/table", status_code=204)
-def remove_table(request: Request, caller: AuthenticatedCaller, name: str) -> Response:
+def remove_table(service: RunningService, caller: DataCaller, name: str) -> Response:
     """Delete the rows of a data set. Models that were released stay; private predictors answer no more."""
-    caller.require_scope("data")
-    _delete_rows(get_service(request), caller, name)
+    _delete_rows(service, caller, name)
     return Response(status_code=204)
 
 
@@ -229,11 +222,9 @@ def _delete_rows(service: Service, caller: Caller, name: str) -> None:
 
 @router.post("/{name}/draft")
 async def draft_schema(
-    request: Request, caller: AuthenticatedCaller, name: str, target: str | None = None
+    service: RunningService, caller: DataCaller, name: str, target: str | None = None
 ) -> dict[str, Any]:
     """Draft a schema from the private rows, for custodians only. Every bound is marked as not reviewed."""
-    caller.require_scope("data")
-    service = get_service(request)
 
     def draft_table() -> dict[str, Any]:
         source = get_dataset(service.database, name)["source"]
@@ -247,10 +238,9 @@ async def draft_schema(
 
 
 @router.post("/{name}/review", openapi_extra=body_of(ReviewStep))
-async def review_schema(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Question:
+async def review_schema(request: Request, service: RunningService, caller: DataCaller, name: str) -> responses.Question:
     """Apply an answer to a draft, and return the question about the next column. Nothing is stored."""
-    caller.require_scope("data")
-    service, body = get_service(request), await request.body()
+    body = await request.body()
 
     def apply_answer() -> responses.Question:
         get_dataset(service.database, name)
@@ -274,9 +264,9 @@ async def review_schema(request: Request, caller: AuthenticatedCaller, name: str
 
 
 @router.get("/{name}/expected")
-def expected(request: Request, caller: AuthenticatedCaller, name: str, rows: int = 10_000) -> responses.Expected:
+def expected(service: RunningService, caller: AuthenticatedCaller, name: str, rows: int = 10_000) -> responses.Expected:
     """Return the expected skill at several budgets, from public tables of similar size. ``rows`` is your estimate."""
-    schema = get_service(request).plans.get_reviewed_dataset(name)[1]
+    schema = service.plans.get_reviewed_dataset(name)[1]
     n_columns, n_rows = len(schema.feature_names), min(max(rows, 1), 10**12)
     skills = {e: estimate_skill(schema.task, n_rows, n_columns, e) for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
     points = [{"epsilon": e, "skill": (q.low + q.high) / 2, "low": q.low, "high": q.high} for e, q in skills.items()]
@@ -292,10 +282,9 @@ _SCHEMA_BODY: Final = {"requestBody": {"content": _JSON_OBJECT, "required": True
 
 
 @router.put("/{name}/schema", openapi_extra=_SCHEMA_BODY)
-async def set_schema(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
+async def set_schema(request: Request, service: RunningService, caller: DataCaller, name: str) -> dict[str, Any]:
     """Declare the schema. A schema with unreviewed marks is rejected: no model of it would be private."""
-    caller.require_scope("data")
-    service, body = get_service(request), await request.body()
+    body = await request.body()
 
     def declare_schema() -> dict[str, Any]:
         get_dataset(service.database, name)
@@ -313,9 +302,9 @@ async def set_schema(request: Request, caller: AuthenticatedCaller, name: str) -
 
 
 @router.get("/{name}/schema")
-def get_schema(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
+def get_schema(service: RunningService, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
     """Return the schema, which is public."""
-    schema = get_dataset(get_service(request).database, name)["schema"]
+    schema = get_dataset(service.database, name)["schema"]
     if schema is None:
         raise NotFoundError("schema of", name, hint="ask a custodian to declare one")
     declared: dict[str, Any] = json.loads(schema)
@@ -326,9 +315,9 @@ def get_schema(request: Request, caller: AuthenticatedCaller, name: str) -> dict
 
 
 @router.get("/{name}/allowances")
-def list_allowances(request: Request, caller: AuthenticatedCaller, name: str) -> list[responses.Allowance]:
+def list_allowances(service: RunningService, caller: AuthenticatedCaller, name: str) -> list[responses.Allowance]:
     """List the allowances of a data set: all for custodians and auditors, else those that bind the caller."""
-    service, found = get_service(request), list[responses.Allowance]()
+    found = list[responses.Allowance]()
     ledger = service.ledgers.open(get_dataset(service.database, name)["name"])
     for row in service.database.find_all(store.allowances, dataset=name):
         if row["account"] in ("", caller.name) or "records" in caller.scopes:
@@ -344,11 +333,9 @@ def list_allowances(request: Request, caller: AuthenticatedCaller, name: str) ->
 
 @router.post("/{name}/allowances", status_code=201)
 def add_allowance(
-    request: Request, caller: AuthenticatedCaller, name: str, body: NewAllowance
+    service: RunningService, caller: DataCaller, name: str, body: NewAllowance
 ) -> responses.NewAllowanceAdded:
     """Add an allowance. A renewing one bounds each period, and not the sum over all periods."""
-    caller.require_scope("data")
-    service = get_service(request)
     get_dataset(service.database, name)
     loss, budget = requested_loss(body.epsilon, body.delta), service.ledgers.open(name).balance().budget
     if loss.epsilon is None or (budget is not None and loss.epsilon > (budget.epsilon or 0)):
@@ -365,10 +352,9 @@ def add_allowance(
 
 
 @router.delete("/{name}/allowances/{number}", status_code=204)
-def remove_allowance(request: Request, caller: AuthenticatedCaller, name: str, number: str) -> Response:
+def remove_allowance(service: RunningService, caller: DataCaller, name: str, number: str) -> Response:
     """Remove an allowance. Its charges stay in the ledger of the data set."""
-    caller.require_scope("data")
-    database = get_service(request).database
+    database = service.database
     with database.transaction():
         removed = database.find(store.allowances, id=number, dataset=name)
         if removed is None:
@@ -383,11 +369,9 @@ def remove_allowance(request: Request, caller: AuthenticatedCaller, name: str, n
 
 @router.get("/{name}/ledger")
 def get_ledger(
-    request: Request, caller: AuthenticatedCaller, name: str, limit: PageLength = 100, after: PageCursor = None
+    service: RunningService, caller: RecordsCaller, name: str, limit: PageLength = 100, after: PageCursor = None
 ) -> responses.LedgerPage:
     """Return the ledger entries, newest first, and what each account has spent, for custodians and auditors."""
-    caller.require_scope("records")
-    service = get_service(request)
     dataset = get_dataset(service.database, name)
     entries = service.ledgers.open(name).entries()[::-1]
     start = next((i for i, entry in enumerate(entries) if after is not None and str(entry.id) == after), -1) + 1
@@ -417,19 +401,18 @@ def _spent_by_account(service: Service, dataset: str) -> list[responses.AccountS
 
 
 @router.post("/{name}/ledger/verify")
-def verify_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Verified:
+def verify_ledger(service: RunningService, caller: RecordsCaller, name: str) -> responses.Verified:
     """Verify the hash chain of the ledger, and return its last hash, to be recorded elsewhere."""
-    caller.require_scope("records")
-    service = get_service(request)
     get_dataset(service.database, name)
     return responses.Verified(intact=True, head=service.ledgers.open(name).verify())
 
 
 @router.post("/{name}/ledger/certificates", openapi_extra=body_of(Certificates))
-async def charge_certificates(request: Request, caller: AuthenticatedCaller, name: str) -> responses.Charged:
+async def charge_certificates(
+    request: Request, service: RunningService, caller: DataCaller, name: str
+) -> responses.Charged:
     """Charge certificates of releases that a restored ledger has lost. Those that it holds cost nothing."""
-    caller.require_scope("data")
-    service, body = get_service(request), await request.body()
+    body = await request.body()
 
     def charge_each() -> responses.Charged:
         dataset = get_dataset(service.database, name)
@@ -441,10 +424,8 @@ async def charge_certificates(request: Request, caller: AuthenticatedCaller, nam
 
 
 @router.post("/{name}/ledger/thaw")
-def thaw_ledger(request: Request, caller: AuthenticatedCaller, name: str, body: Thaw) -> responses.Dataset:
+def thaw_ledger(service: RunningService, caller: DataCaller, name: str, body: Thaw) -> responses.Dataset:
     """Let a frozen ledger be charged again. The loss of releases without a certificate must be stated, 0 included."""
-    caller.require_scope("data")
-    service = get_service(request)
     get_dataset(service.database, name)
     is_zero = str(body.missing_epsilon).strip() in ("0", "0.0")
     missing = None if is_zero else loss_from_certificate(body.missing_epsilon, body.missing_delta)
@@ -453,12 +434,8 @@ def thaw_ledger(request: Request, caller: AuthenticatedCaller, name: str, body: 
 
 
 @router.post("/{name}/ledger/{entry}/resolve")
-def resolve_entry(
-    request: Request, caller: AuthenticatedCaller, name: str, entry: int, body: Reason
-) -> responses.Budget:
+def resolve_entry(service: RunningService, caller: DataCaller, name: str, entry: int, body: Reason) -> responses.Budget:
     """Settle a reservation that a crash left open. It counts as spent."""
-    caller.require_scope("data")
-    service = get_service(request)
     dataset, ledger = get_dataset(service.database, name), service.ledgers.open(name)
     if not 0 < entry < 2**53:  # larger integers are not exact in JSON
         raise LedgerError(f"{ledger.name} has no such entry. Hint: choose one from the ledger.")

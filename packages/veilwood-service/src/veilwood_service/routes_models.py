@@ -10,7 +10,7 @@ import os
 import tempfile
 from datetime import UTC, datetime
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -22,7 +22,15 @@ from veilwood.privacy.loss import guarantee_strength
 from veilwood.privacy.plan import Plan
 from veilwood.reporting import report
 from veilwood_service import responses, store
-from veilwood_service.access import AuthenticatedCaller, Service, get_service
+from veilwood_service.access import (
+    AskCaller,
+    AuthenticatedCaller,
+    PlanCaller,
+    RunCaller,
+    RunningService,
+    Service,
+    SignCaller,
+)
 from veilwood_service.accounts import Caller
 from veilwood_service.budgets import grant_of
 from veilwood_service.predictions import parse_csv_rows, predict_rows
@@ -59,7 +67,7 @@ class Signature(BaseModel):
     """Request body for signing a plan: the hash that the signer has read, and the amount that the signature allows.
 
     ``runs`` is a number of runs. For predictors, ``total_epsilon`` bounds the sum over all batches (by default, one
-    batch), and ``askers`` names the accounts that may ask (by default, all).
+    batch), and ``askers`` names the accounts that may ask: by default who planned it, and everybody by "*".
     """
 
     fingerprint: Annotated[str, Field(max_length=64)]
@@ -93,21 +101,18 @@ def list_estimators(caller: AuthenticatedCaller) -> list[responses.Estimator]:
 
 @router.get("/plans")
 def list_plans(
-    request: Request, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
-) -> responses.PlanPage:
+    service: RunningService, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
+) -> responses.Page[responses.PlanSummary]:
     """List the caller's plans, newest first; all plans for custodians and auditors."""
-    service = get_service(request)
     rows, cursor = service.database.find_page(store.plans, limit, after, *_visible_to(caller, store.plans))
-    return responses.PlanPage(
+    return responses.Page[responses.PlanSummary](
         items=[responses.PlanSummary(**_plan_facts(service, caller, plan)) for plan in rows], next=cursor
     )
 
 
 @router.post("/datasets/{name}/plans", status_code=201)
-async def add_plan(request: Request, caller: AuthenticatedCaller, name: str, body: NewPlan) -> responses.PlanSummary:
+async def add_plan(service: RunningService, caller: PlanCaller, name: str, body: NewPlan) -> responses.PlanSummary:
     """Plan a training: the measurements and their loss. Reads no row and spends nothing."""
-    caller.require_scope("plan")
-    service = get_service(request)
     run = RunRequest(body.estimator, body.epsilon, body.delta, body.parameters, body.name, body.note)
     plan = await service.lanes.plans.run(service.plans.propose_training, caller.name, name, run)
     return responses.PlanSummary(**_plan_facts(service, caller, plan))
@@ -115,20 +120,17 @@ async def add_plan(request: Request, caller: AuthenticatedCaller, name: str, bod
 
 @router.post("/models/{number}/evaluations", status_code=201)
 async def add_evaluation(
-    request: Request, caller: AuthenticatedCaller, number: str, body: NewEvaluation
+    service: RunningService, caller: PlanCaller, number: str, body: NewEvaluation
 ) -> responses.PlanSummary:
     """Plan an evaluation of a model on the private rows. It is signed and run like a training."""
-    caller.require_scope("plan")
-    service = get_service(request)
     run = RunRequest("", body.epsilon, body.delta)
     plan = await service.lanes.plans.run(service.plans.propose_evaluation, caller.name, number, run)
     return responses.PlanSummary(**_plan_facts(service, caller, plan))
 
 
 @router.get("/plans/{number}")
-def get_plan(request: Request, caller: AuthenticatedCaller, number: str) -> responses.PlanDetail:
+def get_plan(service: RunningService, caller: AuthenticatedCaller, number: str) -> responses.PlanDetail:
     """Return a plan, as text and as JSON."""
-    service = get_service(request)
     plan = _get_visible_plan(service, caller, number)
     body = None if plan["body"] is None else json.loads(plan["body"])
     text = None if body is None else Plan.from_dict(body).explain()
@@ -142,20 +144,16 @@ def get_plan(request: Request, caller: AuthenticatedCaller, number: str) -> resp
 
 
 @router.post("/plans/{number}/signature")
-def sign_plan(request: Request, caller: AuthenticatedCaller, number: str, body: Signature) -> responses.PlanSummary:
+def sign_plan(service: RunningService, caller: SignCaller, number: str, body: Signature) -> responses.PlanSummary:
     """Sign a plan by its hash, for a number of runs or, for predictors, a total loss and the accounts that may ask."""
-    caller.require_scope("sign")
-    service = get_service(request)
     grant = Grant(body.runs, body.total_epsilon, body.askers)
     plan = service.plans.sign_plan(caller.name, number, body.fingerprint, grant)
     return responses.PlanSummary(**_plan_facts(service, caller, plan))
 
 
 @router.post("/plans/{number}/jobs", status_code=202)
-def run_plan(request: Request, caller: AuthenticatedCaller, number: str, retry_key: RetryKey = None) -> responses.Job:
+def run_plan(service: RunningService, caller: RunCaller, number: str, retry_key: RetryKey = None) -> responses.Job:
     """Run a signed plan in the background. A retry with the same Idempotency-Key returns the same job."""
-    caller.require_scope("run")
-    service = get_service(request)
     plan = _get_visible_plan(service, caller, number)
     return _job_summary(caller, service.jobs.add(caller.name, plan, retry_key), service.jobs.places())
 
@@ -165,25 +163,23 @@ def run_plan(request: Request, caller: AuthenticatedCaller, number: str, retry_k
 
 @router.get("/jobs")
 def list_jobs(
-    request: Request,
+    service: RunningService,
     caller: AuthenticatedCaller,
     limit: PageLength = 100,
     after: PageCursor = None,
     plan: Annotated[str | None, Query(max_length=32)] = None,
-) -> responses.JobPage:
+) -> responses.Page[responses.Job]:
     """List the caller's jobs, newest first; all jobs for custodians, auditors and operators."""
-    service = get_service(request)
     conditions = [] if "operate" in caller.scopes else _visible_to(caller, store.jobs)
     where = {} if plan is None else {"plan": plan}
     rows, cursor = service.database.find_page(store.jobs, limit, after, *conditions, **where)
     places = service.jobs.places() if any(job["state"] == "queued" for job in rows) else {}
-    return responses.JobPage(items=[_job_summary(caller, job, places) for job in rows], next=cursor)
+    return responses.Page[responses.Job](items=[_job_summary(caller, job, places) for job in rows], next=cursor)
 
 
 @router.get("/jobs/{number}")
-def get_job(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Job:
+def get_job(service: RunningService, caller: AuthenticatedCaller, number: str) -> responses.Job:
     """Return a job and its state: queued, running, done, failed or cancelled."""
-    service = get_service(request)
     job = service.jobs.get(number)
     if not _may_see(caller, job) and "operate" not in caller.scopes:
         raise NotFoundError("job", number)
@@ -191,10 +187,8 @@ def get_job(request: Request, caller: AuthenticatedCaller, number: str) -> respo
 
 
 @router.delete("/jobs/{number}")
-def cancel_job(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Job:
+def cancel_job(service: RunningService, caller: RunCaller, number: str) -> responses.Job:
     """Cancel a job. Its reservation counts as spent."""
-    caller.require_scope("run")
-    service = get_service(request)
     if not _may_see(caller, service.jobs.get(number)):
         raise NotFoundError("job", number)
     return _job_summary(caller, service.jobs.cancel(caller.name, number), {})
@@ -205,26 +199,22 @@ def cancel_job(request: Request, caller: AuthenticatedCaller, number: str) -> re
 
 @router.get("/models")
 def list_models(
-    request: Request, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
-) -> responses.ModelPage:
+    service: RunningService, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
+) -> responses.Page[responses.Model]:
     """List the releases, newest first: models, predictors and evaluations. All accounts may see released values."""
-    service = get_service(request)
     rows, cursor = service.database.find_page(store.models, limit, after)
-    return responses.ModelPage(items=_model_summaries(service, rows), next=cursor)
+    return responses.Page[responses.Model](items=_model_summaries(service, rows), next=cursor)
 
 
 @router.get("/models/{number}")
-def get_model(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Model:
+def get_model(service: RunningService, caller: AuthenticatedCaller, number: str) -> responses.Model:
     """Return one release with its certificate."""
-    service = get_service(request)
     return _model_summaries(service, [_get_model_record(service, number)])[0]
 
 
 @router.patch("/models/{number}")
-def change_model(request: Request, caller: AuthenticatedCaller, number: str, body: ChangedModel) -> responses.Model:
+def change_model(service: RunningService, caller: PlanCaller, number: str, body: ChangedModel) -> responses.Model:
     """Change name or note of a model; for its owner and custodians."""
-    caller.require_scope("plan")
-    service = get_service(request)
     model = _get_model_record(service, number)
     if model["account"] != caller.name:
         caller.require_scope("data")
@@ -237,17 +227,15 @@ def change_model(request: Request, caller: AuthenticatedCaller, number: str, bod
 
 
 @router.get("/models/{number}/evaluations")
-def list_evaluations(request: Request, caller: AuthenticatedCaller, number: str) -> list[responses.Model]:
+def list_evaluations(service: RunningService, caller: AuthenticatedCaller, number: str) -> list[responses.Model]:
     """List the evaluations of a model, newest first."""
-    service = get_service(request)
     _get_model_record(service, number)
     return _model_summaries(service, service.database.find_all(store.models, evaluated=number)[::-1])
 
 
 @router.get("/models/{number}/effects")
-async def get_effects(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
+async def get_effects(service: RunningService, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
     """Return the effect of each column in a model, from released values. Free."""
-    service = get_service(request)
     effects: dict[str, Any] = (await service.lanes.files.run(_explain_model, service, number)).to_dict()
     return effects
 
@@ -260,9 +248,8 @@ def _explain_model(service: Service, number: str) -> Any:
 
 
 @router.get("/models/{number}/report", response_class=Response)
-async def get_report(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
+async def get_report(service: RunningService, caller: AuthenticatedCaller, number: str) -> Response:
     """Return an HTML report on a model: guarantee, effects, quality and certificate."""
-    service = get_service(request)
     content = await service.lanes.files.run(_export_model, service, number, "report.html", report)
     # The report contains its own styles and images, and no scripts.
     policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}
@@ -270,10 +257,9 @@ async def get_report(request: Request, caller: AuthenticatedCaller, number: str)
 
 
 @router.get("/models/{number}/file", response_class=Response)
-def get_file(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
+def get_file(service: RunningService, caller: AskCaller, number: str) -> Response:
     """Download a trained model."""
-    caller.require_scope("ask")
-    stored = get_service(request).database.find(store.model_files, model=number)
+    stored = service.database.find(store.model_files, model=number)
     if stored is None:
         raise NotFoundError("trained model", number, hint="choose one from the list of models")
     # No Last-Modified header: the time a training ended may depend on rows.
@@ -281,10 +267,8 @@ def get_file(request: Request, caller: AuthenticatedCaller, number: str) -> Resp
 
 
 @router.get("/models/{number}/onnx", response_class=Response)
-async def get_onnx(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
+async def get_onnx(service: RunningService, caller: AskCaller, number: str) -> Response:
     """Download a trained model as ONNX."""
-    caller.require_scope("ask")
-    service = get_service(request)
     content = await service.lanes.files.run(_export_model, service, number, "model.onnx", export_onnx)
     return _as_download(content, f"{number}.onnx")
 
@@ -304,30 +288,27 @@ def _as_download(content: bytes, name: str) -> Response:
 
 
 @router.post("/models/{number}/quote", openapi_extra=body_of(Questions))
-async def quote(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Quote:
+async def quote(request: Request, service: RunningService, caller: AskCaller, number: str) -> responses.Quote:
     """Return the loss and the expected error of a batch of private answers. Free."""
-    return responses.Quote(
-        **await _ask_privately(request, caller, number, get_service(request).private_queries.quote_batch)
-    )
+    return responses.Quote(**await _ask_privately(request, service, caller, number, "quote_batch"))
 
 
 @router.post("/models/{number}/answers", openapi_extra=body_of(Questions))
-async def ask(request: Request, caller: AuthenticatedCaller, number: str) -> responses.Answered:
+async def ask(request: Request, service: RunningService, caller: AskCaller, number: str) -> responses.Answered:
     """Answer a batch privately. It is charged first; repeating the same batch is free."""
-    return responses.Answered(
-        **await _ask_privately(request, caller, number, get_service(request).private_queries.answer_batch)
-    )
+    return responses.Answered(**await _ask_privately(request, service, caller, number, "answer_batch"))
 
 
-async def _ask_privately(request: Request, caller: Caller, number: str, answer: Any) -> dict[str, Any]:
-    caller.require_scope("ask")
+async def _ask_privately(
+    request: Request, service: Service, caller: Caller, number: str, method: Literal["quote_batch", "answer_batch"]
+) -> dict[str, Any]:
     body = await request.body()
 
     def parse_and_answer() -> dict[str, Any]:
         questions = parse_body(Questions, body)
-        return dict(answer(caller.name, number, questions.rows, questions.epsilon))
+        return dict(getattr(service.private_queries, method)(caller.name, number, questions.rows, questions.epsilon))
 
-    return await get_service(request).lanes.answers.run(parse_and_answer)
+    return await service.lanes.answers.run(parse_and_answer)
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------
@@ -413,10 +394,9 @@ class _Rows(BaseModel):
 @predict_router.post(
     "/models/{number}/predict", openapi_extra=body_of(_Rows), responses={200: {"model": responses.Predictions}}
 )
-async def predict(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
+async def predict(request: Request, service: RunningService, caller: AskCaller, number: str) -> Response:
     """Predict rows, for free. The body is {"rows": [{"column": value, ...}, ...]}."""
-    caller.require_scope("ask")
-    service, body = get_service(request), await request.body()
+    body = await request.body()
     parse = partial(_parse_json_rows, body, service.settings.limits.rows_a_request)
     rows = parse() if len(body) <= _MAX_PLAIN_BODY else await service.lanes.files.run(parse)
     return Response(orjson.dumps(await service.predictions.predict(number, rows)), media_type="application/json")
@@ -426,10 +406,8 @@ _CSV_BODY: Final = {"requestBody": {"content": {"text/csv": {"schema": {"type": 
 
 
 @predict_router.post("/models/{number}/predict.csv", openapi_extra=_CSV_BODY, response_class=Response)
-async def predict_csv(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
+async def predict_csv(request: Request, service: RunningService, caller: AskCaller, number: str) -> Response:
     """Predict the rows of a CSV file, for free, and return a CSV file."""
-    caller.require_scope("ask")
-    service = get_service(request)
     body, max_rows = await request.body(), service.settings.limits.rows_a_request
     text = await service.lanes.files.run(_predict_to_csv, service, number, body, max_rows)
     headers = {"Content-Disposition": f'attachment; filename="{number}.csv"'}

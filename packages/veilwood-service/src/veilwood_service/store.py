@@ -30,7 +30,7 @@ DATABASE_METADATA = sa.MetaData()
 
 
 def _define_table(name: str, *columns: Any) -> sa.Table:
-    created = Column("created", String(40), nullable=False)
+    created = Column("created", String(40), nullable=False, index=True)  # lists are ordered by it
     return sa.Table(name, DATABASE_METADATA, *columns, created)
 
 

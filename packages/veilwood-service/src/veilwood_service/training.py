@@ -35,6 +35,7 @@ from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
 
 RunKind = Literal["train", "answer", "evaluate"]
 _MAX_RUNS: Final = 1000
+EVERYBODY: Final = "*"  # in the place of an account that may ask
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,8 @@ class Grant:
             raise ParameterError("total_epsilon", self.total_epsilon, "is less than one batch may cost", hint)
         n_batches = max(int(total / batch.epsilon), 1)
         total_delta = min(batch.delta * n_batches, Fraction(1, 100))  # the largest delta that a budget may have
-        askers = None if self.askers is None else json.dumps(sorted(set(self.askers)))
+        named = {plan["account"]} if self.askers is None else set(self.askers)
+        askers = None if EVERYBODY in named else json.dumps(sorted(named))
         return {"total_epsilon": str(total), "total_delta": str(total_delta), "askers": askers}
 
 

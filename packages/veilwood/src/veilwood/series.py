@@ -12,6 +12,7 @@ import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -395,8 +396,7 @@ class ReleaseSeries:
         plan = self.plan(following)
         with SeriesDoor(plan, ledger, self._key(following), table=handle_of(X)) as door:
             encoding = self._timed_encoding()
-            unit = self._estimator._protected_unit(self._schema)
-            source = open_rows(X, y, encoding, unit=unit, invalid=self._estimator.invalid)
+            source = open_rows(X, y, encoding, unit=plan.neighbours.unit, invalid=self._estimator.invalid)
             exact = source.aggregate(self._make_count(plan, encoding, following), n_jobs=self._estimator.n_jobs)
             released = _SeriesReleases(door)
             self._one_pass.release_sums(self._design, exact, released)  # type: ignore[arg-type]
@@ -647,8 +647,11 @@ def plan_lost(plan: Plan) -> tuple[int, ...]:
 
 
 def _copy_of(estimator: BaseForest) -> BaseForest:
-    """Return an unfitted copy without a ledger: a fit of its own would be charged apart."""
-    return type(estimator)(**{**estimator.get_params(deep=False), "ledger": None})
+    """Return an unfitted copy without a ledger: a fit of its own would be charged apart.
+
+    A parameter that the caller changes in place afterwards, such as a unit, must not reach the series.
+    """
+    return type(estimator)(**deepcopy({**estimator.get_params(deep=False), "ledger": None}))
 
 
 def _given_ledger(ledger: Any) -> Ledger | None:

@@ -23,7 +23,7 @@ from veilwood.charts import html_card
 from veilwood.data.columns import did_you_mean
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
-from veilwood.errors import DomainTooLargeError, ParameterError, SchemaError, UseError
+from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, SchemaError, UseError
 from veilwood.estimators.parameters import tuned_parameters
 from veilwood.forests import expected_skill as skill
 from veilwood.forests.expected_skill import load_weights
@@ -227,6 +227,12 @@ def tune(
     if not planned:
         raise DomainTooLargeError(
             f"each of the {len(candidates)} settings needs too large a table. Hint: lower max_features in the grid."
+        )
+    promises = {str(forest.plan().neighbours) for _, forest in planned}
+    if len(promises) > 1:
+        raise PlanError(
+            f"settings that protect {' and '.join(sorted(promises))} cannot be ranked together. "
+            "Hint: pass estimators with the same privacy_unit, adjacency and max_weight."
         )
     planned.sort(key=lambda pair: -pair[0].score)
     return Tuning(

@@ -201,6 +201,7 @@ MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     (["fit", "visits.csv", "--schema", "."], "cannot read schema file", nothing),
     (["fit", "visits.csv"], "--schema", nothing),
     ([*FIT_VISITS, "--estimator", "random-tree"], "Did you mean 'random-trees'?", nothing),
+    ([*FIT_VISITS, "--estimator", "MatrixForestPredictor"], "choose matrix-forest, which fits a model", nothing),
     ([*FIT_VISITS, "--epsilon", "0"], "epsilon=0.0 must be above 0", nothing),
     ([*FIT_VISITS, "--epsilon", "-1"], "must be above 0", nothing),
     ([*FIT_VISITS, "--epsilon", "nan"], "not a finite number", nothing),
@@ -497,8 +498,8 @@ def test_a_log_level_reaches_the_service(level: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(
         "veilwood_service.app.create_app", lambda _: SimpleNamespace(state=SimpleNamespace(service=service))
     )
-    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
-    assert main(["serve", str(tmp_path), "--log-level", level]) == 0
+    monkeypatch.setattr(uvicorn.Server, "run", lambda _: None)
+    assert main(["serve", str(tmp_path), "--port", "0", "--log-level", level]) == 0
     assert logging.getLevelName(logging.getLogger("veilwood.service").getEffectiveLevel()) == level.upper()
     assert logging.getLogger("others").getEffectiveLevel() == (logging.ERROR if level == "error" else logging.WARNING)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -23,7 +24,7 @@ from veilwood.errors import PlanError, UseError
 from veilwood.models import file as model_file
 from veilwood.models import file as signed
 from veilwood.privacy import signature
-from veilwood.privacy.certificate import adaptive_decisions, assumptions_of
+from veilwood.privacy.certificate import PrivacyCertificate, adaptive_decisions, assumptions_of
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
@@ -88,6 +89,7 @@ class Forged:
     certificate: dict[str, Any]
     arrays: dict[str, Any]
     metadata: dict[str, str]
+    text: str = ""  # about privacy, in the header; by default that of the certificate
     mends: bool = True  # whether the certificate is made to say what the plan says
 
     @classmethod
@@ -126,6 +128,8 @@ class Forged:
                 pass
         whole = {key: json.dumps(getattr(self, key)) for key in ("parameters", "schema", "plan", "certificate")}
         metadata = {**self.metadata, **whole}
+        with suppress(vw.VeilwoodError):
+            metadata["privacy"] = self.text or str(PrivacyCertificate.from_dict(self.certificate))
         digest = model_file._content_digest(metadata, self.arrays)
         path.write_bytes(write_safetensors(self.arrays, {**metadata, "sha256": digest}))
 
@@ -148,7 +152,7 @@ def both(name: str, value: Any) -> Callable[[Forged], None]:
     return change
 
 
-def in_plan(*path: str, value: Any) -> Callable[[Forged], None]:
+def in_plan(*path: Any, value: Any) -> Callable[[Forged], None]:
     def change(forged: Forged) -> None:
         inner: Any = forged.plan
         for key in path[:-1]:
@@ -294,12 +298,17 @@ FORGERIES: dict[str, tuple[str, Callable[[Forged], None]]] = {
     "other words of what is released": ("trees", in_plan("released", value="nothing at all")),
     "another seed in the parameters": ("trees", lambda forged: forged.parameters.update(random_state=1)),
     "no version": ("trees", in_plan("version", value="x")),
+    "planned by another version": ("trees", in_plan("version", value="0.0.9")),
+    "another rho of a pure step": (
+        "private", in_plan("steps", 0, "exact", "rho", value=lambda rho: str(2 * Fraction(rho))),
+    ),
     "an expectation in the notes": ("trees", in_plan("notes", value={"x": "What to expect: accuracy 0.99"})),
     "a quality to expect": ("trees", in_plan("expected", value={"at 300 rows": "accuracy 0.99"})),
     "less noise to expect": ("trees", in_plan("expected_leaf_mse", value=0.01)),
     "another estimator in the plan": ("trees", in_plan("estimator", value="MedianForestClassifier")),
     "another schema's name": ("trees", in_plan("schema", value="census")),
     "refined, it says": ("trees", in_plan("opened_as", value="1" * 64)),
+    "a text about privacy": ("trees", lambda forged: vars(forged).update(text="epsilon=0.01 for one row")),
     "an assumption left out": ("trees", in_certificate(assumptions=lambda all_of_them: all_of_them[1:])),
     "an assumption reworded": ("trees", in_certificate(assumptions=lambda a: [*a[:-1], "nothing else"])),
     "another ledger than in memory": ("trees", in_certificate(ledger="spends.db")),

@@ -365,6 +365,7 @@ def test_every_family_predicts_the_same_for_many_schemas(kind: Any, tmp_path: Pa
 @pytest.mark.parametrize(("kind", "more"), [
     (vw.MatrixForestClassifier, {"branching": "binary", "voting": "weight"}),
     (vw.MatrixForestClassifier, {"branching": "multiway", "voting": "weight", "mechanism": "laplace"}),
+    (vw.MatrixForestClassifier, {"branching": "multiway", "voting": "geometric"}),
     (vw.GreedyForestClassifier, {"branching": "binary"}),
     (vw.GreedyForestRegressor, {"branching": "multiway"}),
     (vw.PrivateForestClassifier, {"epsilon": 0.001}),

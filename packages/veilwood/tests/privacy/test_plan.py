@@ -20,6 +20,7 @@ from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Mechanism,
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip, RandomStopping
 from veilwood.privacy.steps import Step
+from veilwood.privacy.time_factors import SeriesNoise, TimeFactor
 from veilwood_testing.errors import rejects
 from veilwood_testing.plans import EPSILON_ONE, small_plan, three_counts
 
@@ -28,6 +29,7 @@ DELTA = Fraction(1, 10**6)
 THRESHOLDED = ThresholdedGaussian.for_loss(
     Loss(Fraction(1), DELTA), squared_l2=2, max_contribution=1, max_changed_keys=2
 )
+MONTHS = TimeFactor(((8,), (4, 8), (3, 4, 8)))  # a row of the first month adds 15 in L1 norm, and 89 in squared L2 norm
 
 # One mechanism of each kind, a sensitivity, the loss that it just satisfies there, and the same with half the noise.
 CASES: list[tuple[Mechanism, int, Loss, Mechanism]] = [
@@ -42,7 +44,10 @@ CASES: list[tuple[Mechanism, int, Loss, Mechanism]] = [
     (NoisyMax(THIRD, 2), 2, Loss.zcdp(Fraction(1, 18), DELTA), NoisyMax(2 * THIRD, 2)),  # rho is epsilon^2 / 2, not / 8
     (PermuteAndFlip(THIRD, 2), 2, Loss.zcdp(Fraction(1, 18), DELTA), PermuteAndFlip(2 * THIRD, 2)),
     (RandomStopping(HALF, 10), 1, EPSILON_ONE, RandomStopping(Fraction(1), 10)),
-]
+    (SeriesNoise(DiscreteLaplace(90), MONTHS, 2), 2, Loss.pure(THIRD), SeriesNoise(DiscreteLaplace(45), MONTHS, 2)),
+    (SeriesNoise(DiscreteGaussian(267), MONTHS, 2), 1, Loss.zcdp(Fraction(1, 6), DELTA),
+     SeriesNoise(DiscreteGaussian(Fraction(267, 4)), MONTHS, 2)),
+]  # fmt: skip
 KINDS = [type(mechanism).__name__ for mechanism, *_ in CASES]
 
 

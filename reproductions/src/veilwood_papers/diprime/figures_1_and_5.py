@@ -70,7 +70,7 @@ PARTITIONED = Exhibit(
     ),
 )
 NOT_PARTITIONED = Exhibit(
-    "diprime", "figure 5", "Errors on Appliances without partition",
+    "diprime", "figure 5", "Errors on Appliances without partition, and against depth with it",
     f"{SETTINGS}Each row in every tree, which then has an equal part of epsilon; beside panel a) of Figure 1.",
     EXPERIMENT, line_chart("depth, trees or epsilon", ERROR, columns=2), quick="3 splits.",
     shows=lambda cell: cell.panel.endswith(", " + PARTS["shared"]) or cell.panel == panel_name(BY_DEPTH, "disjoint"),

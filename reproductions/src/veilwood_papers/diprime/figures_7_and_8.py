@@ -5,16 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from veilwood_papers.diprime.appliances import (  # fmt: skip
-    BY_RHO,
-    BY_TREES,
-    EPSILONS,
-    ERROR,
-    FRACTIONS_EXPERIMENT,
-    PARTS,
-    candidates_curve,
-    epsilon_curve,
-)
+from veilwood_papers.diprime import appliances
+from veilwood_papers.diprime.appliances import BY_RHO, BY_TREES, EPSILONS, ERROR, PARTS, epsilon_curve
 from veilwood_papers.diprime.methods import EXP, FLIP
 from veilwood_papers.drawing import line_chart
 from veilwood_papers.exhibit import Claim, Exhibit, Values, check_above, check_dips, curve_means
@@ -49,7 +41,7 @@ def make_exhibit(number: int, method: str) -> Exhibit:
         "Appliances, 90:10 splits, depth 8. Against rho: 10 trees, 10 candidates; against trees: epsilon 10, rho one "
         "half. The "
         "paper's accounting, NOT PRIVATE. 10 splits.",
-        FRACTIONS_EXPERIMENT,
+        appliances.FRACTIONS_EXPERIMENT,
         line_chart("rho, or trees", ERROR, columns=2),
         quick="3 splits.",
         shows=lambda cell: cell.panel.startswith(method),
@@ -64,7 +56,7 @@ def make_exhibit(number: int, method: str) -> Exhibit:
             ),
             Claim(
                 "Increasing N_T improves performance only to a certain limit (rows not partitioned).",
-                check_dips(candidates_curve(10), panel=f"{method}: {BY_TREES}, {PARTS['shared']}"),
+                check_dips(appliances.candidates_curve(10), panel=f"{method}: {BY_TREES}, {PARTS['shared']}"),
             ),
         ),
     )

@@ -29,7 +29,7 @@ from veilwood_papers.not_private.as_published import (
 from veilwood_papers.tables import PublicTable, PublicTables
 
 RF, ERT, MEDIAN = mark_not_private("RF"), mark_not_private("ERT"), mark_not_private("median forest, no noise")
-DP_DF, DP_RF, DP_ERT = "DP-DF, sound greedy labels", "DP-RF, sound greedy forest", "DP-ERT, sound random trees"
+GREEDY, GREEDY_LABELS, DP_ERT = "greedy forest, sound", "greedy forest of labels, sound", "DP-ERT, sound random trees"
 DIPRIME, EXP, FLIP = (
     mark_not_private("DiPriMe as published"),
     mark_not_private("DiPriMeExp as published"),
@@ -37,8 +37,8 @@ DIPRIME, EXP, FLIP = (
 )
 RANDOM, K_MEDIANS, SELECT = "random attribute, sound", "k-medians, sound", "select then median, sound"
 PUBLISHED_AS = {
-    "RF": RF, "ERT": ERT, "Median": MEDIAN, "DP-DF": DP_DF, "DP-RF": DP_RF, "DP-ERT": DP_ERT, "DiPriMe": DIPRIME,
-    "DiPriMeExp": EXP, "DiPriMeFlip": FLIP,
+    "RF": RF, "ERT": ERT, "Median": MEDIAN, "DP-ERT": DP_ERT, "DiPriMe": DIPRIME, "DiPriMeExp": EXP,
+    "DiPriMeFlip": FLIP,
 }  # fmt: skip
 VARIANT = {DIPRIME: "DiPriMe", EXP: "DiPriMeExp", FLIP: "DiPriMeFlip"}
 SOUND_VARIANT = {RANDOM: "random-attribute", K_MEDIANS: "k-medians", SELECT: "select-then-median"}
@@ -101,10 +101,10 @@ def make_forest(
         return published(
             table.schema, variant=VARIANT[method], epsilon_in_paper=epsilon, trees=trees, **{**size, **more}
         )
-    if method in (DP_RF, DP_DF):
+    if method in (GREEDY, GREEDY_LABELS):
         greedy = select_class(GreedyForestClassifier, GreedyForestRegressor)
         own: dict[str, Any] = {"candidates": 5, **({"quality": "gini"} if classes else {})}
-        if method == DP_DF and classes:
+        if method == GREEDY_LABELS and classes:
             own["leaf_update"] = "exponential"
         return greedy(_binned_schema(table), epsilon=epsilon, trees=trees, **{**size, **own, **more})
     if method == DP_ERT:

@@ -15,19 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from veilwood_papers import exhibit
 from veilwood_papers.drawing import line_chart, mark_not_private
-from veilwood_papers.exhibit import (
-    Cell,
-    Claim,
-    Exhibit,
-    Experiment,
-    Job,
-    Row,
-    all_of,
-    as_text,
-    check_above,
-    check_rises,
-)
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, all_of, as_text, check_above
 from veilwood_papers.not_private.hidden_id3 import recipe_as_published
 from veilwood_papers.tables import PublicTables
 from veilwood_secure.mpc.engine import Engine
@@ -143,7 +133,7 @@ EXHIBITS = (
             ),
             Claim(
                 "The run time and the network traffic greatly increase as the depth of the tree increases.",
-                all_of(*(check_rises(PUBLISHED, panel=panel) for panel in PANELS)),
+                all_of(*(exhibit.check_rises(PUBLISHED, panel=panel) for panel in PANELS)),
             ),
             Claim(
                 "There was no clear distinction between the leaves for the existing approach (run times within a "

@@ -62,7 +62,7 @@ EXHIBITS = (
                 check_above(PUBLISHED, EXTRA),
             ),
             Claim(
-                "A forest that pays for its splits (ours) does so too (in three of four cells).",
+                "Ours: a forest that pays for its splits does so too (in three of four cells).",
                 check_above(OURS, EXTRA, fraction=0.75),
             ),
         ),

@@ -7,38 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from veilwood_papers import exhibit
 from veilwood_papers.drawing import line_chart
-from veilwood_papers.exhibit import (
-    Cell,
-    Claim,
-    Exhibit,
-    Experiment,
-    Job,
-    Row,
-    Value,
-    Values,
-    all_of,
-    as_text,
-    check_above,
-    check_between,
-    mrf_values,
-    read_published,
-    reason_lookup,
-)
-from veilwood_papers.mrf.methods import (  # fmt: skip
-    DRAWS,
-    EXTRA,
-    HARD,
-    HARD_EACH,
-    PREDICT,
-    PUBLISHED_AS,
-    WEIGHT,
-    WEIGHT_EACH,
-    SplitData,
-    list_repeats,
-    load_table,
-    mean_accuracy,
-)
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, all_of, check_between
+from veilwood_papers.mrf import methods
+from veilwood_papers.mrf.methods import DRAWS, EXTRA, HARD, HARD_EACH, PREDICT, PUBLISHED_AS, WEIGHT, WEIGHT_EACH
 from veilwood_papers.tables import PublicTables
 
 PANEL = "Car, rows it was trained on"
@@ -48,36 +21,31 @@ METHODS = (PREDICT, WEIGHT_EACH, HARD_EACH, WEIGHT, HARD, EXTRA)
 
 def list_jobs(quick: bool) -> list[Job]:
     """Return one job per forest and sample of queries: twenty, or three with two draws in a quick run."""
-    return list_repeats("Car", "car", 3 if quick else 20, 5.0, queries=QUERIES, draws=2 if quick else DRAWS)
+    return methods.list_repeats("Car", "car", 3 if quick else 20, 5.0, queries=QUERIES, draws=2 if quick else DRAWS)
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Train on all rows and predict a sample of them, as in the paper."""
-    seed, table = job.settings["seed"], load_table(tables, "car")
+    seed, table = job.settings["seed"], methods.load_table(tables, "car")
     order = np.random.default_rng(seed).permutation(len(table.X))
     for n in job.settings["queries"]:
         sample = order[:n]
-        data = SplitData(table.schema, table.X, table.y, table.X.iloc[sample], table.y.iloc[sample].to_numpy())
+        data = methods.SplitData(table.schema, table.X, table.y, table.X.iloc[sample], table.y.iloc[sample].to_numpy())
         for method in METHODS:
-            value = mean_accuracy(data, method, TREES, EPSILON, seed, draws=job.settings["draws"])
-            yield Row(Cell(PANEL, method, as_text(n)), seed, value)
+            value = methods.mean_accuracy(data, method, TREES, EPSILON, seed, draws=job.settings["draws"])
+            yield Row(Cell(PANEL, method, exhibit.as_text(n)), seed, value)
 
 
 def published_values() -> Values:
     """Return the authors' published results."""
-    values = mrf_values("mrf_accuracy_vs_queries_car", "n_test", PUBLISHED_AS, lambda row: PANEL)
+    values = exhibit.mrf_values("mrf_accuracy_vs_queries_car", "n_test", PUBLISHED_AS, lambda row: PANEL)
     return values | {
         Cell(PANEL, EXTRA, row["note"].split()[0]): Value(float(row["accuracy"]))
-        for row in read_published("mrf_nonprivate")
+        for row in exhibit.read_published("mrf_nonprivate")
         if row["note"].endswith("inference queries")
     }
 
 
-deviation_reason = reason_lookup(
-    {},
-    "tested: other forests and samples of queries, with as many draws of noise. The published one lies beyond two "
-    "standard deviations of them, as about 6 of 100 do by chance where twenty are drawn.",
-)
 SETTINGS = (
     "Car, all 1728 rows trained on and a sample of them asked about; 16 trees of depth 4, epsilon 2. A repeat is what "
     "was published once: one forest and one sample of queries, mean of five draws of noise; 20 repeats."
@@ -98,7 +66,7 @@ def queries_exhibit(name: str, title: str, visible: Sequence[str], *claims: Clai
         published_once=True,
         shows=lambda cell: cell.curve in visible,
         published=lambda: {cell: value for cell, value in published_values().items() if cell.curve in visible},
-        why=deviation_reason,
+        why=methods.deviation_reason,
         claims=claims,
     )
 
@@ -111,7 +79,7 @@ EXHIBITS = (
         Claim("With DP batch prediction, accuracy remains at 90 % even when predicting 1000 samples (at least 85 "
               "%).", check_between(PREDICT, PANEL, "1000", 0.85, 1.0)),
         Claim("DP batch prediction lies above the existing approach at 50 queries and more.",
-              check_above(PREDICT, (WEIGHT_EACH, HARD_EACH), only=lambda panel, x: float(x) >= 50)),
+              exhibit.check_above(PREDICT, (WEIGHT_EACH, HARD_EACH), only=lambda panel, x: float(x) >= 50)),
     ),
     queries_exhibit(
         "appendix figure 4", "Subsample-and-aggregate against the number of inference queries",

@@ -6,25 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from veilwood_papers import exhibit
 from veilwood_papers.drawing import line_chart
-from veilwood_papers.exhibit import (
-    Cell,
-    Claim,
-    Exhibit,
-    Experiment,
-    Job,
-    Row,
-    Value,
-    Values,
-    all_of,
-    as_text,
-    check_above,
-    check_between,
-    check_falls,
-    check_keeps,
-    mrf_values,
-    read_published,
-)
+from veilwood_papers.exhibit import Claim, Exhibit, Experiment, Job, Values, all_of, check_falls, mrf_values
 from veilwood_papers.mrf import methods
 from veilwood_papers.mrf.methods import EXISTING, EXTRA, FLOATING, LAPLACE, PREDICT, PUBLISHED_AS, TRAIN
 from veilwood_papers.tables import PublicTables
@@ -46,7 +30,7 @@ def tree_jobs(quick: bool, weight: float) -> list[Job]:
 
 def measure_job(
     job: Job, tables: PublicTables, names: Sequence[str], *, trees: dict[str, int], depth: dict[str, int]
-) -> Iterator[Row]:
+) -> Iterator[exhibit.Row]:
     """Measure all methods with one forest each, along one axis or both: panels fix the number of trees or the depth."""
     seed = job.settings["seed"]
     data = methods.split_table(methods.load_table(tables, "car"), seed)
@@ -56,7 +40,7 @@ def measure_job(
         for method in names:
             size = {"n_estimators": count, "max_depth": deep}
             value = methods.mean_accuracy(data, method, size, EPSILON, seed, draws=job.settings["draws"])
-            yield Row(Cell(panel, method, as_text(x)), seed, value)
+            yield exhibit.Row(exhibit.Cell(panel, method, exhibit.as_text(x)), seed, value)
 
 
 def published_depths() -> Values:
@@ -68,8 +52,8 @@ def published_trees() -> Values:
     """Return the authors' published results against the number of trees, with and without noise."""
     values = mrf_values("mrf_accuracy_vs_trees_car", "tau", PUBLISHED_AS, lambda row: row["dataset"])
     return values | {
-        Cell("Car", EXTRA, row["n_trees"]): Value(float(row["accuracy"]))
-        for row in read_published("mrf_nonprivate")
+        exhibit.Cell("Car", EXTRA, row["n_trees"]): exhibit.Value(float(row["accuracy"]))
+        for row in exhibit.read_published("mrf_nonprivate")
         if row["note"] == "accuracy-vs-trees figure"
     }
 
@@ -99,7 +83,10 @@ EXHIBITS = (
         published_once=True,
         why=methods.deviation_reason,
         claims=(
-            Claim("DP batch training preserves good accuracy as the number of trees increases.", check_keeps(TRAIN)),
+            Claim(
+                "DP batch training preserves good accuracy as the number of trees increases.",
+                exhibit.check_keeps(TRAIN),
+            ),
             Claim("Batch training with the Laplace mechanism suffers from more trees.", check_falls(LAPLACE)),
             Claim("Disjoint training suffers from more trees.", check_falls(FLOATING)),
         ),
@@ -120,15 +107,15 @@ EXHIBITS = (
         claims=(
             Claim(
                 "The optimised approaches show the best accuracy of 84 % at depth 4 (within 3 points).",
-                all_of(*(check_between(curve, "Car", "4", 0.81, 0.87) for curve in (TRAIN, PREDICT))),
+                all_of(*(exhibit.check_between(curve, "Car", "4", 0.81, 0.87) for curve in (TRAIN, PREDICT))),
             ),
             Claim(
                 "At depth 4 the existing approaches show an accuracy of 48 % (within 8 points).",
-                all_of(*(check_between(curve, "Car", "4", 0.40, 0.56) for curve in EXISTING)),
+                all_of(*(exhibit.check_between(curve, "Car", "4", 0.40, 0.56) for curve in EXISTING)),
             ),
             Claim(
                 "The existing approaches have their best accuracy of 72 % at depth 2 (within 3 points) ...",
-                all_of(*(check_between(curve, "Car", "2", 0.69, 0.75) for curve in EXISTING)),
+                all_of(*(exhibit.check_between(curve, "Car", "2", 0.69, 0.75) for curve in EXISTING)),
             ),
             Claim(
                 "... and as the tree becomes deeper the accuracy degrades.",
@@ -136,7 +123,7 @@ EXHIBITS = (
             ),
             Claim(
                 "Our techniques consistently outperform the baseline, regardless of depth (within 1 point).",
-                check_above((TRAIN, PREDICT), EXISTING, by=-0.01),
+                exhibit.check_above((TRAIN, PREDICT), EXISTING, by=-0.01),
             ),
         ),
     ),
@@ -161,7 +148,7 @@ EXHIBITS = (
                 check_falls(methods.WEIGHT, 0.03, panel=BY_DEPTH),
             ),
             Claim("... and a larger number of trees,", check_falls(methods.WEIGHT, 0.03, panel=BY_TREES)),
-            Claim("... hard voting does not.", check_keeps(methods.HARD, 0.05)),
+            Claim("... hard voting does not.", exhibit.check_keeps(methods.HARD, 0.05)),
         ),
     ),
 )

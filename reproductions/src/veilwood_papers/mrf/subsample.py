@@ -5,37 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from veilwood_papers import exhibit
 from veilwood_papers.drawing import line_chart
-from veilwood_papers.exhibit import (
-    ANY_CELL,
-    Claim,
-    Exhibit,
-    Experiment,
-    Job,
-    Row,
-    Values,
-    all_of,
-    check_above,
-    check_between,
-    mrf_values,
-)
-from veilwood_papers.mrf.methods import (  # fmt: skip
-    DRAWS,
-    HARD,
-    HARD_EACH,
-    ONE_FOREST,
-    PUBLISHED_AS,
-    SUBSAMPLE,
-    USUAL,
-    WEIGHT,
-    WEIGHT_EACH,
-    PublishedSetting,
-    against_epsilon,
-    deviation_reason,
-    list_repeats,
-    load_table,
-    split_table,
-)
+from veilwood_papers.exhibit import ANY_CELL, Claim, Exhibit, Experiment, Job, Row, Values, check_above, check_between
+from veilwood_papers.mrf import methods
+from veilwood_papers.mrf.methods import HARD, HARD_EACH, ONE_FOREST, USUAL, WEIGHT, WEIGHT_EACH, PublishedSetting
 from veilwood_papers.tables import PublicTables
 
 SETTINGS = {
@@ -53,13 +27,13 @@ def list_jobs(quick: bool) -> list[Job]:
     return [
         job
         for panel, setting in SETTINGS.items()
-        for job in list_repeats(
+        for job in methods.list_repeats(
             panel,
             setting.table,
             3 if quick else 10,
             20.0 if panel == "Car" else 5.0,
             panel=panel,
-            draws=2 if quick else DRAWS,
+            draws=2 if quick else methods.DRAWS,
         )
     ]
 
@@ -67,13 +41,15 @@ def list_jobs(quick: bool) -> list[Job]:
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Measure all methods with one forest each."""
     setting, seed = SETTINGS[job.settings["panel"]], job.settings["seed"]
-    data = split_table(load_table(tables, setting.table), seed)
-    yield from against_epsilon(setting, data, SUBSAMPLE, seed, draws=job.settings["draws"])
+    data = methods.split_table(methods.load_table(tables, setting.table), seed)
+    yield from methods.against_epsilon(setting, data, methods.SUBSAMPLE, seed, draws=job.settings["draws"])
 
 
 def published_values() -> Values:
     """Return the authors' published results for the three data sets of the figure."""
-    values = mrf_values("mrf_accuracy_vs_epsilon_subsample_aggregate", "eps", PUBLISHED_AS, lambda row: row["dataset"])
+    values = exhibit.mrf_values(
+        "mrf_accuracy_vs_epsilon_subsample_aggregate", "eps", methods.PUBLISHED_AS, lambda row: row["dataset"]
+    )
     return {cell: value for cell, value in values.items() if cell.panel in SETTINGS}
 
 
@@ -90,11 +66,11 @@ EXHIBITS = (
         quick="3 repeats of two draws.",
         published=published_values,
         published_once=True,
-        why=deviation_reason,
+        why=methods.deviation_reason,
         claims=(
             Claim(
                 "Our optimised strategy consistently outperforms the state-of-the-art strategy.",
-                all_of(check_above(WEIGHT, WEIGHT_EACH), check_above(HARD, HARD_EACH)),
+                exhibit.all_of(check_above(WEIGHT, WEIGHT_EACH), check_above(HARD, HARD_EACH)),
             ),
             Claim(
                 "When epsilon is 1, Car shows 75 % for the optimised approach with weight voting (within 3 points) ...",
@@ -122,7 +98,7 @@ EXHIBITS = (
         shows=lambda cell: cell.panel == "Car",
         wants=lambda job: job.settings["panel"] == "Car",
         published=lambda: {cell: value for cell, value in published_values().items() if cell.panel == "Car"},
-        why=deviation_reason,
+        why=methods.deviation_reason,
         claims=(
             Claim(
                 "Our technique improves the accuracy of existing solutions by up to 50 % (somewhere at least 45 "

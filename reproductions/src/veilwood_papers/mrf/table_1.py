@@ -3,18 +3,9 @@
 
 from __future__ import annotations
 
+from veilwood_papers import exhibit
 from veilwood_papers.drawing import bar_chart
-from veilwood_papers.exhibit import (
-    Cell,
-    Claim,
-    Exhibit,
-    Value,
-    Values,
-    check_above,
-    curve_means,
-    parse_number,
-    read_published,
-)
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Value, Values, check_above, curve_means, parse_number
 from veilwood_papers.mrf.methods import NO_NOISE, PREDICT, TRAIN
 from veilwood_papers.mrf.runtime import ASK, EXPERIMENT, FIT, OPTIMISE, SECONDS
 
@@ -31,7 +22,7 @@ SETTINGS = (
 def published_values() -> Values:
     """Return the bars of appendix Figure 2, digitised from the image."""
     values: Values = {}
-    for row in read_published("mrf_runtime_all_datasets_figure2_digitised"):
+    for row in exhibit.read_published("mrf_runtime_all_datasets_figure2_digitised"):
         for phase, column in COLUMNS.items():
             seconds = parse_number(row[column])
             if row["dataset"] in PANELS and seconds == seconds:

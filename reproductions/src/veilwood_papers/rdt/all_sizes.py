@@ -21,7 +21,7 @@ from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import Thresholds, grow_binary
 from veilwood_papers.tables import PublicTable, PublicTables
 
-NoiseKind = Literal["none", "printed", "proven"]
+NoiseKind = Literal["none", "printed", "proven", "proven, leaves as printed"]
 RULES = ("RFMV", "RFTA", "RFPA")
 """Majority voting, threshold averaging and probabilistic averaging."""
 
@@ -104,7 +104,7 @@ def read_sizes(
     """Grow one forest, route the rows once, and return its errors at each size and noise.
 
     ``noises`` are pairs of a kind and the paper's eta: no noise, noise of the printed scale eta/k, or noise of the
-    scale k/eta that the proof needs.
+    scale k/eta that the proof needs, with negative counts set to 0 or replaced as Algorithm 2 prints it.
     """
     forest = grow_binary(encoding.columns, max(counts), max(heights), seed, thresholds=thresholds)
     rng = np.random.default_rng([seed, 1])
@@ -123,8 +123,9 @@ def read_sizes(
         unit, random_share = rng.laplace(size=(len(reached), 2)), rng.random(len(reached))
         for (kind, eta), readings_of in readings.items():
             for k in counts:
-                scale = {"none": 0.0, "printed": eta / k, "proven": k / eta if eta else 0.0}[kind]
-                share = _class_frequencies(totals[reached] + scale * unit, random_share if kind == "printed" else None)
+                scale = 0.0 if kind == "none" else eta / k if kind == "printed" else k / eta
+                as_printed = kind in ("printed", "proven, leaves as printed")
+                share = _class_frequencies(totals[reached] + scale * unit, random_share if as_printed else None)
                 own = share[spot[:, :k]]
                 votes = np.where(own == 0.5, 0.5, own > 0.5).mean(axis=1)
                 average = own.mean(axis=1)

@@ -96,8 +96,8 @@ def make_exhibit(number: int, panels: Sequence[str]) -> Exhibit:
         "eta/k; "
         "scale of the proof: k/eta, simulated on the forest that the library grows.",
         EXPERIMENT,
-        line_chart("h or k", ERROR, columns=3),
-        quick="5 runs, 2 of Adult and Covertype, fewer sizes.",
+        line_chart("h", ERROR, columns=3),
+        quick="2 runs of Adult and Covertype, fewer sizes.",
         shows=lambda cell: cell.panel in panels and cell.x.startswith("k=") and cell.curve in SHOWN,
         derive=arrange_panels,
         claims=(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from sklearn.tree import DecisionTreeClassifier
@@ -12,8 +13,10 @@ from veilwood.data.encoding import Encoding
 from veilwood.estimators import RandomTreesClassifier
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood_papers.drawing import mark_not_private
-from veilwood_papers.exhibit import Cell, Experiment, Job, Row
-from veilwood_papers.rdt.all_sizes import RULES, TABLES, SplitRows, best_size, load_table, read_sizes, split_rows
+from veilwood_papers.exhibit import Cell, Experiment, Job, Row, read_published
+from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate
+from veilwood_papers.rdt import all_sizes
+from veilwood_papers.rdt.all_sizes import RULES, TABLES, NoiseKind, SplitRows, best_size, load_table, read_sizes
 from veilwood_papers.tables import PublicTable, PublicTables
 
 ERROR = "error (%)"
@@ -33,16 +36,22 @@ NOISE_FREE_OURS = {rule: mark_not_private(f"n-dp{rule}, our thresholds") for rul
 PRINTED = {rule: mark_not_private(f"dp{rule} as printed") for rule in RULES}
 PROVEN = {rule: mark_not_private(f"dp{rule}, scale of the proof, simulated") for rule in RULES}
 SOUND = {rule: f"dp{rule}, sound, k={PUBLIC_K} h={PUBLIC_H}" for rule in RULES}
+# The same at the published k and h of each rule, where nothing is chosen. The paper prints none for RFPA.
+PRINTED_AT_PUBLISHED = {rule: mark_not_private(f"dp{rule} as printed, published k and h") for rule in RULES[:2]}
+SOUND_AT_PUBLISHED = {rule: f"dp{rule}, sound, published k and h" for rule in RULES[:2]}
+MIXED_AT_PUBLISHED = {
+    rule: mark_not_private(f"dp{rule}, scale of the proof, leaves as printed, published k and h") for rule in RULES[:2]
+}
 VOTING = dict(zip(RULES, ("majority", "threshold", "probabilistic"), strict=True))
 CHOSEN = "chosen"  # x of the size selected on validation rows; any other x is a size, "" if the method has none
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Return one job per run and data set: ten, or five (two of large tables) and fewer sizes in a quick run."""
+    """Return one job per run and data set: ten. In a quick run two of large tables, and fewer sizes."""
     return [
         Job(f"{panel}, run {seed}", table, {"panel": panel, "seed": seed, "quick": quick}, SECONDS.get(panel, 1.0))
         for panel, table in TABLES.items()
-        for seed in range((2 if panel in LARGE else 5) if quick else 10)
+        for seed in range(2 if quick and panel in LARGE else 10)
     ]
 
 
@@ -56,7 +65,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     panel, seed, quick = job.settings["panel"], job.settings["seed"], job.settings["quick"]
     table = load_table(tables, panel)
     encoding = Encoding(table.schema, "grid")
-    parts = split_rows(encoding, table, seed)
+    parts = all_sizes.split_rows(encoding, table, seed)
     heights, counts = (QUICK_HEIGHTS, QUICK_COUNTS) if quick else (HEIGHTS, COUNTS)
     eta = 1000 / (len(parts.train) + len(parts.validation))
 
@@ -80,8 +89,29 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
             for rule, error in zip(RULES, reading.test, strict=True):
                 yield make_row(curves[rule], size_name(reading.k, reading.h), error)
     yield make_row(CART, CHOSEN, _cart_error(parts))
-    for rule, error in _sound_errors(table, parts, seed).items():
+    for rule in RULES:
+        error = _forest_error(RandomTreesClassifier, table, parts, rule, PUBLIC_K, PUBLIC_H, seed, epsilon=eta)
         yield make_row(SOUND[rule], CHOSEN, error)
+    for place, (rule, (k, h)) in enumerate(published_sizes(panel).items()):
+        printed = _forest_error(RandomTreesAsPrintedNotPrivate, table, parts, rule, k, h, seed, epsilon_in_paper=eta)
+        yield make_row(PRINTED_AT_PUBLISHED[rule], CHOSEN, printed)
+        sound = _forest_error(RandomTreesClassifier, table, parts, rule, k, h, seed, epsilon=eta, leaves="plain")
+        yield make_row(SOUND_AT_PUBLISHED[rule], CHOSEN, sound)
+        mixed: tuple[NoiseKind, float] = ("proven, leaves as printed", eta)
+        (reading,) = read_sizes(all_rows_train(parts), encoding, (h,), (k,), [mixed], "range", seed)[mixed]
+        yield make_row(MIXED_AT_PUBLISHED[rule], CHOSEN, reading.test[place])
+
+
+def published_sizes(panel: str) -> dict[str, tuple[int, int]]:
+    """Return the published k and h of each rule with noise on a data set."""
+    lines = {row["method"]: row for row in read_published("rdt_table1") if row["dataset"] == panel}
+    return {rule: (int(lines[f"dp{rule}"]["k"]), int(lines[f"dp{rule}"]["h"])) for rule in RULES[:2]}
+
+
+def all_rows_train(parts: SplitRows) -> SplitRows:
+    """Return the split with the validation rows among the training rows, for forests of a given size."""
+    train = np.concatenate([parts.train, parts.validation])
+    return parts._replace(train=train, validation=parts.validation[:0])
 
 
 def _cart_error(parts: SplitRows) -> float:
@@ -94,19 +124,17 @@ def _cart_error(parts: SplitRows) -> float:
     return 100 * float(np.mean(tree.predict(parts.codes[parts.test]) != parts.classes[parts.test]))
 
 
-def _sound_errors(table: PublicTable, parts: SplitRows, seed: int) -> dict[str, float]:
-    """Return the error of a private forest for each voting rule, fitted on training and validation rows."""
-    rows = np.concatenate([parts.train, parts.validation])
-    X, y = table.X.iloc[rows], table.y.iloc[rows]
+def _forest_error(
+    kind: Any, table: PublicTable, parts: SplitRows, rule: str, k: int, h: int, seed: int, **parameters: Any
+) -> float:
+    """Return the test error of one forest of the library, or of the algorithm as printed."""
+    rows = all_rows_train(parts).train
     X_test, truth = table.X.iloc[parts.test], table.y.iloc[parts.test].to_numpy()
-    errors = {}
-    for rule, voting in VOTING.items():
-        forest = RandomTreesClassifier(
-            table.schema, epsilon=1000 / len(rows), n_estimators=PUBLIC_K, max_depth=PUBLIC_H, voting=voting,
-            random_state=seed, ledger=MemoryLedger(), n_jobs=1,
-        ).fit(X, y)  # fmt: skip
-        errors[rule] = 100 * float(np.mean(forest.predict(X_test) != truth))
-    return errors
+    forest = kind(
+        table.schema, n_estimators=k, max_depth=h, voting=VOTING[rule], random_state=seed, ledger=MemoryLedger(),
+        n_jobs=1, **parameters,
+    ).fit(table.X.iloc[rows], table.y.iloc[rows])  # fmt: skip
+    return 100 * float(np.mean(forest.predict(X_test) != truth))
 
 
 EXPERIMENT = Experiment("rdt-sizes", list_jobs, measure_job)

@@ -23,7 +23,7 @@ from veilwood.errors import DomainTooLargeError, UseError
 from veilwood.estimators.method import ForestModel
 from veilwood.evaluation.scoring import N_SIZES, SCORE_BINS, SCORE_EDGES, SIZE_EDGES, TARGET_BINS, ScoreCount, Scoring
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
-from veilwood.forests.matrix.training import MatrixModel
+from veilwood.forests.matrix.training import GEOMETRIC, MatrixModel
 from veilwood.forests.noisy_leaves import LeafModel
 from veilwood.trees.counting import tree_rule
 from veilwood_engines.sql.cell_sql import CellSqlWriter, join_selects
@@ -63,6 +63,9 @@ def _(model: LeafModel, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[
 
 @model_to_sql.register
 def _(model: MatrixModel, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[str], list[str]]:
+    if model.voting == GEOMETRIC:
+        means = [f"({one} / {dialect.float_literal(float(model.forest.n_trees))})" for one in sums]
+        return scores_to_sql(dialect, np.zeros(len(sums)), means, model.encoding.schema)
     # Probabilities are normalized votes, but the votes themselves decide the class, as in ``predict``.
     zero, even = dialect.float_literal(0.0), dialect.float_literal(1 / len(sums))
     votes = [dialect.greatest_of(one, zero) for one in sums]

@@ -68,6 +68,10 @@ class JointForest(program.Program):
                 f"task {task.name!r}: owners of columns cannot sum over rows. Hint: use protocol 'forest-on-shares'."
             )
         try:
+            if "ledger" in chosen["parameters"]:  # each owner would charge, or create, a file that the task names
+                raise UseError(
+                    f"task {task.name!r}: a task names no ledger. Hint: name it in the configuration of each owner."
+                )
             self.estimator = getattr(estimators, name)(
                 task.public_schema, epsilon=task.exact_epsilon, **chosen["parameters"]
             )

@@ -2,7 +2,7 @@
 """Three servers on this machine, for tests and examples, and the demonstration of all roles.
 
 Servers are real processes with real certificates on the loopback address. One machine is one operator, so nothing is
-protected from it; docs/secure.md describes how to place real servers.
+protected from it; docs/owners.md describes how to place real servers.
 """
 
 from __future__ import annotations
@@ -345,7 +345,7 @@ class _Demo:
         pooled = float(np.mean([self._fit_pooled() for _ in range(N_POOLED_FITS)]))
         self._print_step("pooled", f"PrivateForest on pooled rows: {pooled:.1%} (mean of {N_POOLED_FITS} fits)")
         self._print_report(certificate, log)
-        self._out.print(f"\nThe demonstration took {seconds:.0f} seconds. How to place real servers: docs/secure.md")
+        self._out.print(f"\nThe demonstration took {seconds:.0f} seconds. How to place real servers: docs/owners.md")
         return SecureDemoResult(seconds, tree_accuracy, forest_accuracy, pooled, majority, certificate, charged, caught)
 
     def _print_step(self, what: str, text: str) -> None:
@@ -382,8 +382,7 @@ class _Demo:
         self._print_step("owners", "stay online and answer PrivateForest's queries with shares of sums")
         with ThreadPoolExecutor(len(self._owners)) as pool:
             list(pool.map(lambda name: servers.owner(name, task).participate(*self._rows(name)), self._owners))
-        with servers.user("analyst", task) as analyst, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that each fit of such an estimator is charged
+        with servers.user("analyst", task) as analyst:
             return analyst.predict(self._X.iloc[self._queries])
 
     def _show_lie(self, servers: LocalServers) -> str:

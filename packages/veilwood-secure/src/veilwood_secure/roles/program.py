@@ -217,6 +217,21 @@ def program_for_task(task: Task) -> Program:
     raise UseError(f"there is no protocol {task.protocol!r}. Hint: choose one of {', '.join(PROTOCOLS)}.")
 
 
+def with_checked_servers(task: Task) -> tuple[Task, str | None]:
+    """Return the task on checked servers, or the task itself and the reason why its protocol cannot run on them.
+
+    A task that names its servers stays as it is.
+    """
+    if SERVERS_SETTING in task.settings:
+        return task, None
+    checked = replace(task, settings={**task.settings, SERVERS_SETTING: "checked"})
+    try:
+        program_for_task(checked)
+    except UseError as error:
+        return task, str(error)
+    return checked, None
+
+
 def complete_settings(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a task with defaults filled in; raise UseError if one is unknown.
 

@@ -3,10 +3,14 @@
 
 A server signs what it sends, so that it cannot deny it later. Two statements of one server about the same answer that
 differ convict it. One signed statement proves what a server said, not that it is right.
+
+A statement about an answer has digests of shares. The user keeps the shares with it (`Receipt.messages`), so that
+anyone who has the authority's certificate can put the answer together from what the three servers signed.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -18,8 +22,10 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from veilwood.arrays import AnyArray
+from veilwood.arrays import AnyArray, Ints
 from veilwood.errors import PartyError, UnreadableError
+from veilwood_secure.mpc.shares import SharePair, pair_from_bytes, reconstruct
+from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.identity import Identity, PartyName, certificate_dns_name, is_signed, sign_text
 
 _HEX_WIDTH: Final = 2048
@@ -78,12 +84,15 @@ class Receipt:
         Signature of the server.
     certificate : str
         Certificate of the server, in hexadecimal DER form.
+    messages : tuple of str
+        Shares of the query, then of the answer, in base64: what the digests of an answer are of.
     """
 
     kind: str
     facts: Mapping[str, Any]
     signature: str
     certificate: str
+    messages: tuple[str, ...] = ()
 
     @classmethod
     def sign(cls, identity: Identity, kind: str, facts: Mapping[str, Any]) -> Receipt:
@@ -123,8 +132,11 @@ class Receipt:
     def from_dict(cls, data: Mapping[str, Any]) -> Receipt:
         """Rebuild a receipt from ``to_dict``."""
         try:
-            return cls(str(data["kind"]), dict(data["facts"]), str(data["signature"]), str(data["certificate"]))
-        except (KeyError, TypeError, ValueError) as error:
+            messages = tuple(map(str, data.get("messages", ())))
+            return cls(
+                str(data["kind"]), dict(data["facts"]), str(data["signature"]), str(data["certificate"]), messages
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise UnreadableError(f"this is not a receipt: {error}.") from None
 
 
@@ -136,6 +148,67 @@ def convicted_server(one: Receipt, other: Receipt, authority: bytes) -> PartyNam
     name = one.verify(authority)
     other.verify(authority)
     return name
+
+
+@dataclass(frozen=True)
+class SignedAnswers:
+    """A batch of queries and answers, reconstructed from shares that all three servers signed.
+
+    Attributes
+    ----------
+    training : str
+        Name of the training that made the model.
+    queries : dict
+        The encoded queries.
+    answers : array
+        The index of the answered class of each query.
+    """
+
+    training: str
+    queries: Mapping[str, AnyArray]
+    answers: Ints
+
+
+def read_answers(found: Sequence[Receipt], program: HiddenForest, authority: bytes) -> list[SignedAnswers]:
+    """Verify the receipts of a user and return what was answered, batch by batch.
+
+    Raise UnreadableError if a signature is missing or wrong, or if shares do not fit together.
+
+    Parameters
+    ----------
+    found : sequence of Receipt
+        Receipts as a user collects them: of servers 0, 1 and 2 for each batch.
+    program : HiddenForest
+        Program of the task.
+    authority : bytes
+        Certificate of the servers' authority, ``servers.pem``.
+    """
+    return [_read_batch(found[start : start + 3], program, authority) for start in range(0, len(found), 3)]
+
+
+def _read_batch(batch: Sequence[Receipt], program: HiddenForest, authority: bytes) -> SignedAnswers:
+    """Reconstruct one batch from the receipts of the three servers."""
+    servers = [receipt.verify(authority).name for receipt in batch]
+    about = {tuple(str(receipt.facts.get(key)) for key in ("training", "session", "number")) for receipt in batch}
+    if servers != ["0", "1", "2"] or len(about) > 1 or {receipt.kind for receipt in batch} != {"answer"}:
+        raise UnreadableError("these are not the receipts of servers 0, 1 and 2 for one answer, in order.")
+    messages = [[base64.b64decode(text) for text in receipt.messages] for receipt in batch]
+    for receipt, own in zip(batch, messages, strict=True):
+        signed = (receipt.facts.get("query"), receipt.facts.get("answer"))
+        if not own or signed != (hash_messages(own[:-1]), hash_messages(own[-1:])):
+            raise UnreadableError(
+                f"the shares in a receipt are not those that server {receipt.facts['server']} signed."
+            )
+    rows = len(messages[0][-1]) // (2 * np.dtype(program.answer_ring).itemsize)
+    shapes = program.query_shapes(rows)
+    if any(len(own) != len(shapes) + 1 for own in messages):
+        raise UnreadableError("a receipt has the shares of another protocol. Hint: pass the folder of the same task.")
+    queries = {
+        name: reconstruct([pair_from_bytes(own[at], shape, program.ring) for own in messages])
+        for at, (name, shape) in enumerate(shapes.items())
+    }
+    answers: list[SharePair] = [pair_from_bytes(own[-1], (rows,), program.answer_ring) for own in messages]
+    return SignedAnswers(next(iter(about))[0], queries, reconstruct(answers))
 
 
 def check_training(claimed: Sequence[Any], training: str, opened: str, authority: bytes) -> list[Receipt]:

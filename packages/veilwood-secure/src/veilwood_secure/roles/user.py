@@ -6,12 +6,12 @@ No server sees a query or an answer. What servers compute is defined by the prog
 
 from __future__ import annotations
 
+import base64
 import os
 from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import clone
 
 from veilwood.arrays import AnyArray, Ints
 from veilwood.data.encoding import class_labels
@@ -44,7 +44,7 @@ class User:
     Attributes
     ----------
     receipts : list of Receipt
-        Signed statements of the servers: three for each batch of answers, or for a public model.
+        Signed statements of the servers: three for each batch of answers, with its shares, or for a public model.
     """
 
     def __init__(self, config: Config | str | os.PathLike[str], task: str | None = None) -> None:
@@ -93,7 +93,8 @@ class User:
         """Return the fitted estimator or trees of a task with a public model. Predictions are free."""
         if self._model is None:
             if isinstance(self._program, JointForest):
-                self._model = clone(self._program.estimator).fit(self.parties())
+                planned = self._program.estimator
+                self._model = type(planned)(**planned.get_params(deep=False)).fit(self.parties())
             elif isinstance(self._program, PublicTrees):
                 self._model = self._program.read_model(self._fetch_released())
             else:
@@ -140,7 +141,9 @@ class User:
             facts = receipts.answer_facts(party, call.training, call.session, call.number, sent[party], messages[party])
             if not is_signed(channel.certificate_der, receipts.statement_text("answer", facts), signatures[party]):
                 raise PartyError(f"server {party} has not signed its answer.", party=f"server {party}")
-            found.append(receipts.Receipt("answer", facts, signatures[party], receipts.to_hex(channel.certificate_der)))
+            shares = tuple(base64.b64encode(data).decode() for data in (*sent[party], messages[party]))
+            certificate = receipts.to_hex(channel.certificate_der)
+            found.append(receipts.Receipt("answer", facts, signatures[party], certificate, shares))
         call.number += 1
         self.receipts += found
         pairs = [pair_from_bytes(data, (rows,), self._program.answer_ring) for data in messages]

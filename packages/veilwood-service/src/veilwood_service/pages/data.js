@@ -196,7 +196,7 @@ function budgetCard(dataset, ledger, allowances, mayPlan) {
                 text: `${short(one.epsilon)} in ${one.releases} ${one.releases === 1 ? "release" : "releases"}${own.length ? `, ${own.join(", ")} left` : ""}`,
               };
             }),
-            { name: "nobody yet", value: rest, text: `${short(rest)} left` },
+            { name: "not spent", value: rest, text: `${short(rest)} left` },
           ],
           dataset.epsilon,
         ),
@@ -426,7 +426,7 @@ function ledgerCard({ name, frozen }, ledger) {
     );
   return card(
     "Ledger",
-    h("div", {}, verify),
+    h("p", {}, verify),
     verified,
     table(
       "Ledger",

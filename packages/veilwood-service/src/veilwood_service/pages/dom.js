@@ -33,6 +33,9 @@ export function numberOf(text) {
 export const short = (value, digits = 4) =>
   value === null || value === undefined ? "–" : String(Number(numberOf(value).toPrecision(digits)));
 
+/** The epsilon of a loss as the service writes it. */
+export const epsilonOf = (loss) => short(loss?.replace(/epsilon=([^,]+).*/, "$1"));
+
 export function facts(pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== "");
   return h(

@@ -1,5 +1,5 @@
 // Help: how a release comes about, the words, and the routes of the service from its OpenAPI document.
-import { card, facts, h, link, soft, state } from "/page/dom.js";
+import { card, facts, h, link, state } from "/page/dom.js";
 
 const STEPS = [
   [
@@ -78,7 +78,10 @@ export function guide() {
 export async function reference() {
   const { paths, components } = await (await fetch("/v1/openapi.json")).json();
   const nameOf = (schema) =>
-    schema?.$ref?.split("/").at(-1) ??
+    schema?.$ref
+      ?.split("/")
+      .at(-1)
+      .replace(/^Page_(\w+)_$/, "page of $1") ??
     (schema?.type === "array" ? `list of ${nameOf(schema.items)}` : (schema?.title ?? schema?.type ?? ""));
   const groups = {};
   for (const [path, methods] of Object.entries(paths)) {
@@ -116,8 +119,12 @@ export async function reference() {
           h(
             "details",
             {},
-            h("summary", {}, h("code", {}, `${operation.method.toUpperCase()} ${operation.path}`)),
-            soft(operation.description ?? operation.summary),
+            h(
+              "summary",
+              {},
+              h("code", {}, `${operation.method.toUpperCase()} ${operation.path}`),
+              h("span", { class: "soft small" }, ` ${operation.description ?? operation.summary}`),
+            ),
             facts([
               ["body", bodyOf(operation)],
               [

@@ -7,6 +7,7 @@ import {
   can,
   card,
   cellsOf,
+  epsilonOf,
   facts,
   field,
   fileField,
@@ -213,6 +214,8 @@ function evaluationCard(number, evaluations) {
       evaluations,
       "Not measured yet.",
     ),
+    evaluations.length > 0 &&
+      soft("Measured on rows of the data set, which the model was trained on. Expect somewhat less on new rows."),
     points.length > 1 &&
       h(
         "details",
@@ -405,7 +408,7 @@ function askCard(number, schema) {
         const quote = await api("POST", `/models/${number}/quote`, batch);
         const words = quote.answered_before
           ? "Answered before: free."
-          : `Costs epsilon ${short(quote.epsilon)}, with an expected error of ${short(Math.sqrt(quote.expected_squared_error))} rows in each count. Left for you: ${quote.remaining}.`;
+          : `Costs epsilon ${short(quote.epsilon)}, with an expected error of ${short(Math.sqrt(quote.expected_squared_error))} rows in each count. ${epsilonOf(quote.remaining)} is left for you.`;
         place.replaceChildren(
           card(
             null,

@@ -6,10 +6,10 @@ import {
   can,
   card,
   choices,
-  facts,
   field,
   form,
   h,
+  link,
   notify,
   soft,
   state,
@@ -148,13 +148,13 @@ const invitationLink = (invitation) => `${location.origin}/page/index.html#invit
 export async function list() {
   const accounts = await api("GET", "/accounts");
   const showInvitation = ({ name, invitation }) => {
-    const link = [
+    const sent = [
       h("pre", { tabindex: 0 }, invitationLink(invitation)),
       soft("It sets the password, once, within 7 days. Whoever opens it first has the account."),
     ];
     showNext(
       `Send this link to ${name}`,
-      invitation ? link : h("p", {}, "They log in with your organisation. No link is needed."),
+      invitation ? sent : h("p", {}, "They log in with your organisation. No link is needed."),
     );
   };
   const change = (one) =>
@@ -242,6 +242,21 @@ export async function list() {
   ];
 }
 
+const PAGES = { plan: "plans", model: "models", dataset: "data", table: "data", schema: "data", ledger: "data" };
+
+/** What an event is about, with a link to its page. */
+function subjectOf({ action: name, subject, detail }) {
+  const [kind] = name.split("."),
+    shown = h("span", { class: "mono" }, subject);
+  if (kind === "job" && detail.plan) return link(`#/plans/${detail.plan}`, shown);
+  return PAGES[kind] ? link(`#/${PAGES[kind]}/${subject}`, shown) : shown;
+}
+
+const detailOf = ({ detail }) =>
+  Object.entries(detail)
+    .map(([name, value]) => `${name}: ${value}`)
+    .join(", ");
+
 export async function events() {
   const { items, next } = await api("GET", "/events?limit=500");
   return [
@@ -255,15 +270,8 @@ export async function events() {
           ["When", (one) => one.created, (one) => when(one.created)],
           ["Who", (one) => one.account],
           ["What", (one) => one.action],
-          ["Which", (one) => one.subject, (one) => h("span", { class: "mono" }, one.subject)],
-          [
-            "Detail",
-            (one) => JSON.stringify(one.detail),
-            (one) =>
-              Object.keys(one.detail).length
-                ? facts(Object.entries(one.detail).map(([name, value]) => [name, String(value)]))
-                : "",
-          ],
+          ["Which", (one) => one.subject, subjectOf],
+          ["Detail", detailOf],
         ],
         items,
       ),

@@ -7,6 +7,7 @@ import {
   can,
   card,
   choices,
+  epsilonOf,
   facts,
   field,
   form,
@@ -223,13 +224,9 @@ export async function detail(number) {
         plan.asked.delta !== "0" && Number(plan.asked.delta) ? `delta ${plan.asked.delta}` : "",
       ],
       ["Left for you", short(rest), `of ${short(dataset.epsilon)}`],
-      plan.kind !== "answer" && ["Left afterwards", short(Math.max(rest - epsilon, 0))],
+      plan.kind !== "answer" && plan.runs_left !== 0 && ["Left afterwards", short(Math.max(rest - epsilon, 0))],
       plan.kind === "answer" &&
-        plan.signed_by && [
-          "Left of the signature",
-          short(plan.remaining?.replace(/epsilon=([^,]+).*/, "$1")),
-          `of ${short(plan.total_epsilon)}`,
-        ],
+        plan.signed_by && ["Left of the signature", epsilonOf(plan.remaining), `of ${short(plan.total_epsilon)}`],
       plan.kind !== "answer" && plan.signed_by && ["Runs left", String(plan.runs_left), `of ${plan.runs}`],
     ]),
     plan.warnings.map((words) =>
@@ -358,13 +355,13 @@ function signCard(plan) {
           (name) => name === plan.account,
         ),
         field("others", "Other accounts", {
-          help: "Names, separated by spaces. If nobody is named, everybody who may ask is.",
+          help: "Names, separated by spaces. If nobody is named, everybody may ask.",
         }),
       ],
       "Sign this hash and amount",
       ({ total_epsilon, askers, others }) => {
         const names = [...askers, ...others.split(/[\s,]+/).filter(Boolean)];
-        return sign({ total_epsilon, askers: names.length ? names : null });
+        return sign({ total_epsilon, askers: names.length ? names : ["*"] });
       },
     ),
   );

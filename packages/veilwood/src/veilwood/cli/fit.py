@@ -73,6 +73,11 @@ class EstimatorOptions:
     def make_estimator(self, schema: Schema, ledger: Ledger | None = None) -> Any:
         """Return the estimator for a schema."""
         family = self.estimator
+        if family.endswith("Predictor") and family in estimators.__all__:
+            raise UseError(
+                f"{family} answers batches of queries and has no model to write to a file. Hint: use it in Python "
+                f"or in the service, or choose {estimators.family_of(family)}, which fits a model."
+            )
         if family in estimators.__all__:
             family = estimators.family_of(family)
         if family not in FAMILIES:

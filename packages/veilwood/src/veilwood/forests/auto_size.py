@@ -21,7 +21,7 @@ from veilwood.data.batches import Batch, Count, Source
 from veilwood.data.counts import CellQuery, RunCellQueries
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError, PlanError, UseError
+from veilwood.errors import DomainTooLargeError, MechanismError, ModelFileError, ParameterError, PlanError, UseError
 from veilwood.estimators.method import Arrays, Design, FitRequest, Method, Model, OnePassMethod
 from veilwood.forests import expected_skill as skill
 from veilwood.forests import noisy_leaves
@@ -188,7 +188,7 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
             if request.loss.epsilon is None
             else float(request.loss.epsilon / request.neighbours.l1_sensitivity(1))
         )
-        last_error: DomainTooLargeError | ParameterError | None = None
+        last_error: DomainTooLargeError | ParameterError | MechanismError | None = None
         for trees, depth in self._method_class(noiseless).candidate_sizes(
             encoding, self._resolved_options(noiseless), noiseless=noiseless
         ):
@@ -196,7 +196,7 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
             method = self.with_size(*size, noiseless=noiseless)
             try:
                 leaves, noise = method.leaves_and_error(rest, encoding)
-            except (DomainTooLargeError, ParameterError) as error:
+            except (DomainTooLargeError, ParameterError, MechanismError) as error:
                 last_error = error
                 continue
             for n_rows in rows:
@@ -205,6 +205,12 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
                     best[n_rows] = (score, size)
         if not best:
             assert last_error is not None
+            if isinstance(last_error, MechanismError):  # here, before the first step is paid for
+                raise ParameterError(
+                    "epsilon", float(request.loss.epsilon or 0),
+                    f"needs more noise than can be drawn exactly to protect {request.neighbours.unit}",
+                    "increase epsilon, or protect fewer rows of a unit",
+                )  # fmt: skip
             raise last_error
         return [best[n_rows][1] for n_rows in rows]
 

@@ -178,6 +178,14 @@ class LevelwiseMethod(LeafMethod[LP]):
         share = exact_fraction(self.parameters.split_budget, "split_budget")
         return 1 - (min(share, LEVEL_FRACTION * int(self.parameters.max_depth)) if self.auto_sized else share)
 
+    def leaves_and_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
+        """Return the maximum number of leaves and the error of one. Raise MechanismError if no split can be drawn."""
+        if request.loss.epsilon is not None:  # a level with little of the budget needs the most noise
+            parts = self.level_fractions()
+            loss = request.loss.scaled((1 - self.leaf_fraction) * min(parts))
+            self.plan_level(self.plan_nodes(len(parts) - 1, encoding, loss, request.neighbours))
+        return super().leaves_and_error(request, encoding)
+
     def n_leaves(self, encoding: Encoding) -> int:
         """The most leaves that the trees can have."""
         return self.max_nodes(encoding, int(self.parameters.max_depth))

@@ -98,8 +98,9 @@ def check_certificate(certificate: certificates.PrivacyCertificate, plan: Plan, 
     )
     yield Check("Is the certificate of this plan?", of_plan, f"sha256 {opened}" if of_plan else foreign)
     versions = (certificate.version, plan.version)
+    one_version = _VERSION.fullmatch(plan.version) is not None and certificate.version == plan.version
     yield Check(
-        "Did a version of this library write it?", all(_VERSION.fullmatch(each) is not None for each in versions),
+        "Did one version of this library plan and release it?", one_version,
         " and ".join(short_repr(each) for each in dict.fromkeys(versions)),
     )  # fmt: skip
     known = schema.fingerprint()
@@ -304,7 +305,8 @@ def not_recomputed(model: BaseForest) -> list[str]:
         texts.append("its plan: each batch that it answers has one of its own, made from rows that no report holds")
     if plan.version != __version__:
         texts.append(
-            f"what its plan tells people to expect: version {plan.version} wrote that, and this is {__version__}"
+            "what its plan tells people to expect, and the text about privacy in its header: version "
+            f"{plan.version} wrote them, and this is {__version__}"
         )
     if _is_large(plan):
         texts.append(

@@ -297,6 +297,9 @@ def construct_estimator(metadata: Mapping[str, str], checks: list[Check] | None 
         require_checks(found)
     else:
         checks += found
+    # For readers of the header. Other versions may have worded it otherwise.
+    if statement.version == __version__ and _metadata_entry(metadata, "privacy") != str(statement):
+        raise errors.ModelFileError(_DAMAGED.format("its text about privacy is not that of its certificate"))
     if schema.task != family._task:
         raise errors.ModelFileError(_DAMAGED.format(f"{family.__name__} does not do {schema.task}"))
     _label_dtype(_metadata_entry(metadata, "classes_dtype"))

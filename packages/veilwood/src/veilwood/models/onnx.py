@@ -20,7 +20,7 @@ from veilwood.errors import FileError, ModelFileError, SetupError, UseError
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.class_weights import resolve_weights
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
-from veilwood.forests.matrix.training import MatrixModel
+from veilwood.forests.matrix.training import GEOMETRIC, MatrixModel
 from veilwood.forests.noisy_leaves import LeafModel
 from veilwood.safe_io import write_file
 from veilwood.trees.forest import LEAF, Forest
@@ -352,6 +352,9 @@ def _add_outputs(graph: Graph, model: Any, values: str) -> _GraphOutputs:
     if not isinstance(model, LeafModel):
         raise UseError(f"{type(model).__name__} has no ONNX export.")
     total = _sum_over_trees(graph, model.forest, model.leaf_values, model.encoding, values)
+    if isinstance(model, MatrixModel) and model.voting == GEOMETRIC:
+        scores = graph.add_node("Div", total, graph.add_constant(np.float64(model.forest.n_trees)))
+        return _GraphOutputs(_scores_to_probabilities(graph, scores, len(model.encoding.schema.classes)), total)
     if isinstance(model, MatrixModel):
         shares = _normalize_counts(graph, total, len(model.encoding.schema.classes))
         return _GraphOutputs(_smooth_probabilities(graph, shares, model), total)

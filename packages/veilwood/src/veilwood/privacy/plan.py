@@ -328,7 +328,7 @@ class Plan:
         }
         facts = self.layout.describe() + [f"{key} {value}" for key, value in self.notes.items() if key not in sentences]
         lines = [
-            f"{self.estimator} on schema {self.schema_name!r}: {', '.join(facts)}.",
+            f"{self.estimator} on schema {self.schema_name!r}{': ' if facts else ''}{', '.join(facts)}.",
             *(f"{key.capitalize()}: {value}." for key, value in sentences.items()),
             f"Costs {self.loss}, protecting {self.neighbours}.",
             f"Releases {self.released}.",

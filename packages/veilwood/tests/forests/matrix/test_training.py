@@ -298,6 +298,7 @@ def test_a_plan_that_says_nothing_of_its_division_is_refused(car: Any) -> None:
         {"delta": 1e-6, "epsilon": 8.0},
         {"leaves": "empirical-bayes"},
         {"voting": "weight"},
+        {"voting": "geometric", "leaves": "empirical-bayes"},
         {"n_ensembles": 2, "max_features": 4, "max_depth": 4},
         {"adjacency": "replace-one", "epsilon": 16.0},
         {"privacy_unit": 2, "epsilon": 16.0},
@@ -311,6 +312,38 @@ def test_forests_learn(car: Any, parameters: dict[str, Any]) -> None:
     assert forest.score(car.X, car.y) > 0.7  # the majority class has 0.70
     shares = forest.predict_proba(car.X)
     np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
+def test_a_forest_of_default_size_finds_the_only_column_that_matters() -> None:
+    """Most trees of depth 1 ask a column without information: they must not outvote those that know."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(0, 2, (4000, 10))
+    label = codes[:, 0] ^ (rng.random(len(codes)) < 0.05)
+    schema = categorical_schema((2,) * 10, 2)
+    X, y = pd.DataFrame(codes, columns=schema.feature_names), np.array(["c0", "c1"])[label]
+    forest = vw.MatrixForestClassifier(schema, epsilon=4.0, n_rows=4000, random_state=0)
+    with entropy.seeded_for_tests(0):
+        forest.fit(X, y)
+    assert forest.score(X, y) > 0.94
+    hard = forest.set_params(voting="hard")._make_method()
+    votes = hard.restore_model(schema, forest.plan_, forest.model_.to_arrays()).predict_both(forest._encode_rows(X))[1]
+    assert np.mean(votes == label) < 0.9, "hard votes lose here, which is why they are not the default"
+
+
+def test_frequencies_are_multiplied() -> None:
+    encoding = Encoding(TENNIS, "bins")
+    forest = vw.MatrixForestClassifier(TENNIS, epsilon=4.0, n_estimators=2, max_depth=1, random_state=0).fit(
+        DAYS, PLAYED
+    )
+    counts = np.tile([[9.0, 1.0], [3.0, 1.0]], (forest.forest_.n_leaves, 1))[: forest.forest_.n_leaves]
+    method = forest.set_params(voting="geometric")._make_method()
+    model = method.make_model(encoding, forest.forest_, counts, forest.plan_)
+    codes = forest._encode_rows(DAYS)
+    shares = counted.normalize_counts(counts)[route_rows(forest.forest_, codes)]
+    expected = np.sqrt(shares.prod(axis=1))
+    probabilities, labels = model.predict_both(codes)
+    np.testing.assert_allclose(probabilities, expected / expected.sum(axis=1, keepdims=True))
+    assert (labels == expected.argmax(axis=1)).all()
 
 
 def test_the_budget_is_charged_once_and_refused_when_spent(car: Any) -> None:
@@ -332,7 +365,13 @@ def test_everything_but_the_released_numbers_is_independent_of_the_data(car: Any
     for rows in (1728, 1727, 1):
         with entropy.seeded_for_tests(6):
             fitted = forest_on(car).fit(car.X[:rows], car.y[:rows])
-        fits.append({name: value for name, value in vars(fitted).items() if name not in ("leaf_counts_", "model_")})
+        fits.append(
+            {
+                name: value
+                for name, value in vars(fitted).items()
+                if name not in ("leaf_counts_", "measurements_", "model_")
+            }
+        )
     assert audit.diff_values(fits[0], fits[1]) == []
     assert audit.diff_values(fits[0], fits[2]) == []
 

@@ -16,6 +16,7 @@ from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, SCORE_UNITS, gradient_norms, n_outputs
 from veilwood.privacy import steps
 from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableStepName
+from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Plan
 
@@ -138,7 +139,9 @@ def plan_cells(budget: AdaptiveBudget, false_positives: float, min_cells: int, f
 
 def replan_step(step: steps.Step, facts: RowFacts, neighbours: Neighbours) -> steps.Step:
     """Plan a step of the same kind, numbers, shape and loss; raise ValueError if this method plans none like it."""
-    kind = AdaptiveStep.kind_of(step)
+    kind, loss = AdaptiveStep.kind_of(step), step.loss
+    if loss.delta == 0 and loss.epsilon is not None and loss != Loss.pure(loss.epsilon):
+        raise ValueError("the rho of a pure loss follows from its epsilon")
     name = kind.at(*step.at)
     _check_shape(kind, step.shape, facts)
     if kind in (AdaptiveStep.JOINT_TABLES, AdaptiveStep.JOINT_HISTOGRAMS):

@@ -197,6 +197,8 @@ def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:
 
 
 VOTINGS = ("hard", "weight")
+GEOMETRIC = "geometric"
+LEAST_FREQUENCY = 1e-9  # below all shrunken frequencies; for plain leaves, whose frequencies can be 0
 GrownEnsembles: TypeAlias = tuple[tuple[Ensemble, ...], Forest]
 _ALTERNATIVES = {
     "alternatives": "expected squared error of a leaf, by strategy",
@@ -213,7 +215,7 @@ class MatrixForestParameters(EnsembleParameters, noisy_leaves.LeafParameters):
     mechanism: str = parameter("optimized", role=Role.LEARNING)
     branching: str = noisy_leaves.AUTO
     trees: str = "shared"
-    voting: str = parameter("hard", role=Role.LEARNING)
+    voting: str = parameter(noisy_leaves.AUTO, role=Role.LEARNING)
 
 
 @dataclass(frozen=True)
@@ -278,7 +280,7 @@ def _with_comparison_notes(plan: Plan, decisions: dict[str, Any]) -> Plan:
 
 
 class MatrixModel(noisy_leaves.LeafModel):
-    """Model whose leaves vote, or whose leaf counts are summed."""
+    """Model whose leaves vote, whose leaf counts are summed, or whose class frequencies are multiplied."""
 
     def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return class probabilities: smoothed fractions of the votes."""
@@ -287,6 +289,10 @@ class MatrixModel(noisy_leaves.LeafModel):
     def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, Ints]:
         """Return class probabilities, and the index of the class with the most votes."""
         votes = self.sum_leaves(codes, n_jobs)
+        if self.voting == GEOMETRIC:
+            scores = votes / self.forest.n_trees
+            powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+            return powers / powers.sum(axis=1, keepdims=True), np.asarray(votes.argmax(axis=1))
         frequencies = noisy_leaves.normalize_counts(np.maximum(votes, 0.0))
         return cleaning.smooth_probabilities(frequencies, self.forest.n_trees), np.asarray(votes.argmax(axis=1))
 
@@ -297,7 +303,10 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMetho
     numeric_encoding: Literal["bins"] = "bins"
     accepts_lists: ClassVar[bool] = True
     leaf_dtype: ClassVar[type] = np.float64  # leaves are reconstructed from measurements
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {**noisy_leaves.LeafMethod.options, "voting": VOTINGS}
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        **noisy_leaves.LeafMethod.options,
+        "voting": (noisy_leaves.AUTO, *VOTINGS, GEOMETRIC),
+    }
     noiseless_options: ClassVar[Mapping[str, str]] = {"trees": "shared", "branching": "binary"}
 
     def check_parameters(self) -> None:
@@ -517,6 +526,13 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMetho
         """Return the designed forest with the reconstructed leaves."""
         return design.forest, released
 
+    @property
+    def voting_rule(self) -> str:
+        """The rule that combines the leaves of a row: as in the paper, unless the size is "auto"."""
+        if self.parameters.voting == noisy_leaves.AUTO:
+            return GEOMETRIC if self.auto_sized else "hard"
+        return str(self.parameters.voting)
+
     def leaf_variance(self, plan: Plan) -> float:
         """Return the variance of a reconstructed leaf: the average error under the strategy."""
         return plan.expected_leaf_mse
@@ -525,13 +541,15 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMetho
         self, encoding: Encoding, forest: Forest, counts: AnyArray, plan: Plan, pooled: noisy_leaves.Pooled = None
     ) -> MatrixModel:
         """Build the model of estimated leaves."""
-        values, voting = counts, self.parameters.voting
+        values, voting = counts, self.voting_rule
         if self.shrinks_leaves:
             values = self.clean_leaves(forest, counts, plan, pooled)
             if voting == "weight":  # leaves are weighted by their rows
                 values = values * np.maximum(counts.sum(axis=1, keepdims=True), 0.0)
         if voting == "hard":
             values = noisy_leaves.majority_votes(values)
+        if voting == GEOMETRIC:
+            values = np.log(np.maximum(noisy_leaves.normalize_counts(values), LEAST_FREQUENCY))
         return MatrixModel(encoding, forest, values, counts, voting, plan.public_seed, pooled)
 
 
@@ -565,8 +583,9 @@ class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, 
         all features are divided into disjoint parts that at least halve the error.
     feature_subsets : {"independent", "disjoint"}
         Draw the features of each ensemble independently, or divide all features into ``n_ensembles`` disjoint parts.
-    voting : {"hard", "weight"}
-        Leaves vote for their largest class, or their counts are summed.
+    voting : {"auto", "hard", "weight", "geometric"}
+        Leaves vote for their largest class, their counts are summed, or their class frequencies are multiplied
+        (geometric mean). "auto" is "geometric" if the size is "auto", otherwise "hard" as in the paper. Costs nothing.
     branching : {"auto", "multiway", "binary"}
         One branch per value, or two. "auto" is "multiway"; without noise and with an "auto" size it is "binary".
     leaves : {"auto", "plain", "empirical-bayes"}
