@@ -9,9 +9,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import partial
 from itertools import pairwise
@@ -45,6 +44,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+AMBIENT_JOBS: ContextVar[int | None] = ContextVar("n_jobs", default=1)
+"""The ``n_jobs`` of code that has none of its own, such as encoding: set by the estimator."""
 MIN_THREAD_ROWS: Final = 1 << 14  # rows per thread below which starting it takes longer than it saves
 _pools: dict[int, ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
@@ -79,7 +80,7 @@ def map_on_threads(work: Callable[[Item], Result], items: Sequence[Item], n_jobs
 
     Compiled loops release the interpreter lock, so threads run at the same time. They must not share output.
     """
-    n_threads = min(count_threads(n_jobs), len(items))
+    n_threads = min(count_threads(n_jobs), len(items)) if len(items) > 1 else 1
     if n_threads <= 1 or getattr(_is_worker, "flag", False):
         return [work(item) for item in items]
     with _pools_lock:
@@ -138,26 +139,9 @@ def run_on_threads(
     >>> sorted(parts)
     [(0, 2), (2, 5)]
     """
+    if n_items <= 1 or (rows is not None and rows < MIN_THREAD_ROWS):
+        work(0, n_items)
+        return
     n_threads = max(1, min(count_threads(n_jobs), n_items))
-    if rows is not None and rows < MIN_THREAD_ROWS:
-        n_threads = 1
     bounds = np.linspace(0, n_items, n_threads + 1).astype(int).tolist()
     map_on_threads(lambda part: work(*part), list(pairwise(bounds)), n_threads)
-
-
-_ambient: ContextVar[int | None] = ContextVar("n_jobs", default=1)
-
-
-@contextmanager
-def ambient_threads(n_jobs: int | None) -> Iterator[None]:
-    """Let code inside that has no ``n_jobs`` of its own, such as encoding, use so many threads."""
-    token = _ambient.set(n_jobs)
-    try:
-        yield
-    finally:
-        _ambient.reset(token)
-
-
-def ambient_n_jobs() -> int | None:
-    """Return the ``n_jobs`` of the surrounding ``ambient_threads``; 1 outside."""
-    return _ambient.get()

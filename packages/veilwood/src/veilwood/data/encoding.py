@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from veilwood.arrays import (
+    AMBIENT_JOBS,
     HAVE_NUMBA,
     AnyArray,
     ArrayLike,
@@ -24,7 +25,6 @@ from veilwood.arrays import (
     Int32s,
     Ints,
     NDArray,
-    ambient_n_jobs,
     map_on_threads,
     row_ranges,
 )  # fmt: skip
@@ -358,7 +358,8 @@ class Encoding:
                     if found is not None:
                         kinds.setdefault(feature, np.zeros(len(array), np.uint8))[rows] = found
 
-        map_on_threads(read_range, row_ranges(len(array), ambient_n_jobs()), ambient_n_jobs())
+        n_jobs = AMBIENT_JOBS.get()
+        map_on_threads(read_range, row_ranges(len(array), n_jobs), n_jobs)
         for feature, wrong in kinds.items():
             problems.add(self.columns[feature].name, wrong)
 

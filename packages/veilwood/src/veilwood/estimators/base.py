@@ -21,7 +21,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood import errors
-from veilwood.arrays import AnyArray, Codes, Floats, ambient_threads
+from veilwood.arrays import AMBIENT_JOBS, AnyArray, Codes, Floats
 from veilwood.data.batches import Source
 from veilwood.data.contributions import Weights, check_max_weight, scale_unit
 from veilwood.data.encoding import Encoding, class_labels
@@ -152,8 +152,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         design = self._design_for(schema, plan, method)
         holdout = Holdout.requested(design.plan, holdout_fraction, evaluate_epsilon)
         release = Release(self._make_door(X, design.plan, not_private), extra_loss=holdout.extra_loss)
-        with ambient_threads(self.n_jobs):
-            sources = release.open_rows(lambda: self._open_sources(X, y, design.encoding, holdout, sample_weight))
+        sources = release.open_rows(lambda: self._open_sources(X, y, design.encoding, holdout, sample_weight))
         sources[0].check_passes(method.multi_pass or len(sources) > 1, type(self).__name__)
         statements = sources[0].executed_statements
         warn_of_repeated_fits(handle_of(X), with_ledger=self.ledger is not None, is_clone=self._is_clone)
@@ -294,8 +293,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """Encode the rows of a prediction; requires a fitted estimator."""
         if "model_" not in vars(self):
             check_is_fitted(self, "model_")
-        with ambient_threads(self.n_jobs):
-            return self._encode_with(self.model_.encoding, X)
+        AMBIENT_JOBS.set(self.n_jobs)
+        return self._encode_with(self.model_.encoding, X)
 
     def _predict_rows(self, X: Any, unknown: UnknownRule | None) -> tuple[Floats, AnyArray]:
         """Return outputs and labels of new rows; for regression both are the predicted numbers."""
@@ -324,6 +323,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _open_sources(self, X: Any, y: Any, encoding: Encoding, holdout: Holdout, sample_weight: Any) -> list[Source]:
         """Open the rows to train on and, if units are held out, those to evaluate on."""
+        AMBIENT_JOBS.set(self.n_jobs)
         weights = None if sample_weight is None else Weights.validated(sample_weight, self.max_weight)
         unit = self._protected_unit(encoding.schema)  # bounds rows per unit, before weights make copies of them
         opener = partial(open_rows, X, y, encoding, unit=unit, invalid=self.invalid, weights=weights)
