@@ -61,9 +61,10 @@ fast: $(STAMP)
 test: style
 	$(MAKE) --no-print-directory --jobs=2 --keep-going types fast
 
+# dp-accounting needs an attrs below 24.
 test-all: lint
-	@echo "Installing PySpark, which needs Java 17 or newer, Ray and MLflow: several hundred megabytes, for slow tests."
-	$(PIP) --no-build-isolation -e 'packages/veilwood-engines[spark,ray]' 'mlflow-skinny>=3.1'
+	@echo "Installing PySpark, which needs Java 17 or newer, Ray, MLflow and a solver: several hundred megabytes, for slow tests."
+	$(PIP) --no-build-isolation -e 'packages/veilwood-engines[spark,ray]' 'mlflow-skinny>=3.1' 'hypothesis-crosshair>=0.0.31' 'attrs<24'
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The site, in build/site/index.html: warnings and broken links are errors. VEILWOOD_DOCS=quick runs no notebook or gallery.

@@ -124,11 +124,10 @@ if __name__ == "__main__":
     run("schema", "check", table, "--schema", schema)
     run("ledger", "create", ledger, "--epsilon", "2")
     run("fit", table, "--schema", schema, "--estimator", "private-forest", "--epsilon", "1", "--ledger", ledger,
-        "-o", model)  # fmt: skip
+        "--holdout", "0.3", "-o", model)  # fmt: skip
     run("predict", model, table, "--keep", "fallnummer", "--proba", "-o", folder / "predictions.csv")
     key = folder / "clinic.key"
     run("sign", "--new-key", key)
     run("sign", model, "--key", key)
     run("verify", model, "--signed-by", f"{key}.pub")
-    run("evaluate", model, table, "--epsilon", "0.5", "--ledger", ledger)
     run("report", model, "--ledger", ledger, "--signed-by", f"{key}.pub", "-o", folder / "visits.html")

@@ -146,6 +146,14 @@ def test_the_readme_is_one_screen() -> None:
         assert (ROOT / target.partition("#")[0]).exists(), target
 
 
+@pytest.mark.parametrize("page", sorted(ROOT.glob("packages/*/README.md")), ids=lambda path: path.parent.name)
+def test_the_long_description_on_an_index_has_no_relative_address(page: Path) -> None:
+    """An index shows the text without the repository."""
+    text = page.read_text(encoding="utf-8")
+    targets = [*re.findall(r"\]\(([^)]+)\)", text), *re.findall(r'(?:href|src)="([^"]+)"', text)]
+    assert [target for target in targets if not target.startswith(("https://", "mailto:"))] == []
+
+
 @pytest.mark.parametrize(
     ("word", "page"),
     [

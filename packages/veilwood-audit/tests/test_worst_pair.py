@@ -32,6 +32,7 @@ from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip, RandomStopping
+from veilwood.privacy.time_factors import SeriesNoise, TimeFactor
 from veilwood_audit.attacks import record_releases
 from veilwood_audit.statistics import RowCells
 from veilwood_audit.worst_pair import (
@@ -86,6 +87,21 @@ def only_where_rows_are(noise: Any) -> SampledRelease:
 
 def same_noise(noise: Any) -> SampledRelease:
     return lambda table, runs: counts_of(table, runs) + noise.sample((runs, 1))
+
+
+MONTHS = TimeFactor(((8,), (4, 8), (3, 4, 8)))  # a row of the first month adds 15 to all releases together
+
+
+def in_series(noise: Any) -> SampledRelease:
+    """Three releases of a series; the value of a row is its month."""
+
+    def release(table: RowCells, runs: int) -> Ints:
+        months = counts_of(table, runs)
+        weighted = [months[:, : len(weights)] @ np.array(weights) for weights in MONTHS.weights]
+        released = [SeriesNoise(noise, MONTHS, place + 1).perturb(sums) for place, sums in enumerate(weighted)]
+        return np.stack(released, axis=1)
+
+    return release
 
 
 def selecting(choice: Any, cut: int | None = None) -> SampledRelease:
@@ -188,6 +204,12 @@ TARGETS: dict[str, Target] = {
         above_threshold(KEYS),
         {"a lower threshold": above_threshold(ThresholdedGaussian(KEYS.sigma_squared, 2, 1, 1))}, delta=1e-3, power=-1,
     ),  # sound, three rows never come out
+    "series": Target(
+        in_series(DiscreteLaplace(15)),
+        {"half the noise": in_series(DiscreteLaplace(Fraction(15, 2))),
+         "noise for one release": in_series(DiscreteLaplace(8))},
+        power=0.4,
+    ),
     "noisy max": Target(
         selecting(NoisyMax(1, 1)),
         {"twice the epsilon": selecting(NoisyMax(2, 1)), "losers cut": selecting(NoisyMax(1, 1), cut=2)}, power=0.4,

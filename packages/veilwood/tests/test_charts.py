@@ -1,34 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures as SVG: any label and any number."""
+"""Pictures as SVG: any label and any number, one axis for every drawing, and text that a telephone shows."""
 
 from __future__ import annotations
 
-import numpy as np
+import re
 
-from veilwood import charts as pictures
+import numpy as np
+import pytest
+
+from veilwood import charts, plots
+from veilwood.forests.adaptive.effects import MainEffect
 from veilwood_testing.commands import PageTags
+
+# Days in hospital: whole numbers, skewed, sometimes missing.
+EDGES = np.array([-0.5, 0.5, 1.5, 2.5, 4.5, 10.5, 23.5, 365.5])
+ROWS = np.array([100.0, 300, 250, 200, 100, 30, 12, 60])
+STAY = MainEffect(
+    "los_days",
+    ("0", "1", "2", "3 to 4", "5 to 10", "11 to 23", "24 to 365", "missing"),
+    np.linspace(-1, 1, 8)[:, None],
+    np.full((8, 1), 0.25),
+    EDGES,
+    rows=ROWS,
+)
 
 
 def test_pictures_take_any_label_and_any_number() -> None:
-    labels = ["a" * 100, "<&>", "[0, 1)", "missing"]
+    labels = ["a" * 100, "<&>", "", "missing"]
     effect, error = np.array([[0.0], [1e9], [-1e-9], [0.5]]), np.zeros((4, 1))
     for picture in (
-        pictures.draw_steps(labels, effect, error, ["y"]),
-        pictures.draw_category_bars(labels, effect, error, ["y"]),
+        charts.draw_category_effect(labels, effect, error, ["y"], rows=[-1.0, 2.0, 0.0, 3.0]),
+        charts.draw_number_effect([0.0, 1e-9, 2.0, 1e12], effect, error, ["y"], rows=[-1.0, 2.0, 0.0, 3.0]),
+        charts.draw_number_effect([0.0, 1.0], effect[:1], error[:1], ["y"], rows=[-5.0]),
+        charts.draw_heatmap(labels, labels, np.zeros((4, 4)), ("<a>", "b")),
+        charts.draw_confusion_matrix(["<a>", "b"], np.array([[-1.0, 2], [0, 0]])),
+        charts.draw_calibration([]),
+        charts.draw_roc([]),
     ):
         assert PageTags(picture).open == []
         assert "<&>" not in picture
-    assert "unknown" in pictures.draw_intervals([("auc", None, 0.0, 1.0, 0.0, 1.0)])
-    assert "nan" not in pictures.draw_budget([("fit", 1.0, True)], None)
+        assert "nan" not in picture
 
 
-def test_an_axis_is_written_no_finer_than_it_can_show() -> None:
-    """Ends of intervals are 46.86 and 73.12 of 120 years, or hundredths of a share; dates stay as they are."""
-    groups = ["[0, 46.86)", "[46.86, 73.12)", "[73.12, 120]", "missing"]
-    effect = np.zeros((4, 1))
-    drawn = pictures.draw_steps(groups, effect, effect, ["yes"])
-    assert all(f">{end}<" in drawn for end in ("0", "47", "73", "120"))
-    assert ".86" not in drawn
-    shares = pictures.draw_steps(["[0, 0.25)", "[0.25, 1]"], effect[:2], effect[:2], ["yes"])
-    assert ">0.25<" in shares
-    assert ">2020-01<" in pictures.draw_steps(["[2020-01, 2021-01)"], effect[:1], effect[:1], ["yes"])
+def test_an_axis_is_true_to_scale_where_rows_are_and_breaks_the_tail_off() -> None:
+    axis = charts.number_axis(EDGES.tolist(), ROWS.tolist())
+    inside = [(end - start) / (b - a) for (start, end), a, b in zip(axis.spans, EDGES[:-1], EDGES[1:], strict=True)]
+    assert max(inside[:5]) == pytest.approx(min(inside[:5]), rel=0.02)
+    assert axis.spans[-1][0] - axis.spans[-2][1] > 0 or axis.spans[-1][0] - axis.spans[-3][1] > 0  # a gap
+    assert axis.spans[-1][1] == 1.0
+    labels = [label for _, label in axis.ticks]
+    assert len(set(labels)) == len(labels)
+    assert labels[-1] == "365"
+    assert charts.number_axis([0.0, 1.0, 2.0]).spans == ((0.0, 0.5), (0.5, 1.0))
+
+
+def test_missing_values_have_a_name_and_matplotlib_has_the_same_ticks() -> None:
+    picture = STAY.draw(["yes"])
+    assert ">missing<" in picture
+    figure = plots.Figure()
+    axes = figure.add_subplot()
+    plots.draw_effect(axes, STAY, ["yes"])
+    drawn = [label.get_text() for label in axes.get_xticklabels()]
+    assert drawn == [*(label for _, label in charts.number_axis(EDGES.tolist(), ROWS.tolist()).ticks), "missing"]
+    written = re.findall(r'text-anchor="middle"[^>]*>([^<]+)</text>', picture)  # below the picture
+    assert [text for text in written if text in drawn] == [text for text in drawn if text in written]
+    assert {"0", "365", "missing"} <= set(written)
+
+
+def test_no_text_is_smaller_than_eleven_pixels_on_a_telephone() -> None:
+    """Pictures are as wide as a telephone shows them, so that their text keeps its size."""
+    counts = np.ones((2, 2))
+    for picture in (
+        STAY.draw(["yes"]), charts.draw_heatmap(["a"], ["b"], np.ones((1, 1))),
+        charts.draw_confusion_matrix(["a", "b"], counts), charts.draw_calibration([]), charts.draw_roc([]),
+    ):  # fmt: skip
+        width = float(re.findall(r'viewBox="0 0 (\S+) ', picture)[0])
+        assert width <= 340
+        assert min(map(float, re.findall(r'font-size="([\d.]+)"', picture)), default=12) >= 11

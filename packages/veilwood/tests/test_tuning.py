@@ -55,7 +55,7 @@ def test_result_is_what_the_plan_says() -> None:
     assert not hasattr(found.best, "plan_")
     with pytest.raises(dataclasses.FrozenInstanceError):
         found.n = 5  # type: ignore[misc]
-    assert "Best of 2 settings" in repr(found)
+    assert "best of 2 settings" in repr(found)
     assert "Nothing was spent" in str(found)
 
 

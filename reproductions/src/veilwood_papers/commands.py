@@ -15,7 +15,7 @@ from veilwood.cli.options import Delta, check_output
 from veilwood.errors import FileError, UseError
 from veilwood.safe_io import write_file
 
-bench = typer.Typer(help="Benchmark estimators on public tables.", no_args_is_help=True)
+bench = typer.Typer(help="Benchmark estimators on public tables.", rich_markup_mode=None)
 
 
 @bench.callback()

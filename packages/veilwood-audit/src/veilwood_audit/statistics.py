@@ -21,8 +21,8 @@ from scipy.special import ndtr, ndtri
 from veilwood.arrays import Floats, Ints
 from veilwood.privacy.neighbours import Adjacency, Neighbours
 
-ALPHA = 5e-9
-"""Significance level of one test. With up to 200 tests, a correct library raises one false alarm in a million runs."""
+ALPHA = 4e-9
+"""Significance level of one test. With up to 250 tests, a correct library raises one false alarm in a million runs."""
 
 RowCells: TypeAlias = tuple[int, ...]
 

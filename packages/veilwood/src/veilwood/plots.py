@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from veilwood.arrays import AnyArray, ArrayLike, Floats
-from veilwood.charts import posterior_range
+from veilwood.charts import number_axis, posterior_range, unbroken_runs
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import SetupError, UseError, short_repr
 from veilwood.estimators.method import ForestModel
@@ -269,28 +269,40 @@ def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None
 
 
 def draw_effect(ax: Any, main: MainEffect, outputs: Sequence[str]) -> None:
-    """Draw the effect of one column, for each output: bars of categories, or steps on the scale of the column."""
+    """Draw the effect of one column, for each output: bars of categories, or steps on the axis of ``number_axis``."""
     inside = len(main.groups) if main.edges is None else len(main.edges) - 1
+    rows = None if main.rows is None else main.rows.tolist()
+    axis = None if main.edges is None else number_axis(main.edges.tolist(), rows)
     for output, name in enumerate(outputs):
         colour = COLOURS[output % len(COLOURS)]
         effect, error = main.effect[:, output], main.error[:, output]
-        if main.edges is None:
+        if axis is None:
             width = 0.8 / len(outputs)
             place = np.arange(inside) - 0.4 + width * (output + 0.5)
             ax.bar(place, effect, width, yerr=error, color=colour, alpha=0.8, label=name,
                    error_kw={"linewidth": 0.8, "capsize": 2})  # fmt: skip
             continue
-        ax.stairs(effect[:inside], main.edges, color=colour, baseline=None, label=name)
-        ax.stairs((effect + error)[:inside], main.edges, baseline=(effect - error)[:inside], fill=True, color=colour,
-                  alpha=0.2)  # fmt: skip
+        for number, run in enumerate(unbroken_runs(axis.spans)):
+            edges = [axis.spans[run[0]][0], *(axis.spans[i][1] for i in run)]
+            ax.stairs(effect[run], edges, color=colour, baseline=None, label=name if number == 0 else None)
+            ax.stairs((effect + error)[run], edges, baseline=(effect - error)[run], fill=True, color=colour, alpha=0.2)
         if inside < len(effect):  # missing values, to the right of all numbers
-            beyond = main.edges[-1] + (main.edges[-1] - main.edges[0]) * 0.08
-            ax.errorbar([beyond], effect[-1:], yerr=error[-1:], color=colour, marker="o", markersize=3, capsize=2)
-            ax.text(beyond, 0.01, "missing", rotation=90, fontsize="x-small", ha="right", va="bottom",
-                    transform=ax.get_xaxis_transform())  # fmt: skip
-    if main.edges is None:
+            ax.errorbar([1.1], effect[-1:], yerr=error[-1:], color=colour, marker="o", markersize=3, capsize=2)
+    if axis is None:
         ticks = np.arange(inside)[:: -(-inside // _MAX_LABELS)]
         ax.set_xticks(ticks, [main.groups[tick] for tick in ticks], rotation=45, ha="right", fontsize="x-small")
+        return
+    has_missing = inside < len(main.groups)
+    places = [*axis.ticks, (1.1, "missing")] if has_missing else [*axis.ticks]
+    ax.set_xticks([place for place, _ in places], [label for _, label in places], fontsize="x-small")
+    if rows is not None and max(rows) > 0:  # the released histogram, below
+        low, high = ax.get_ylim()
+        floor = low - 0.22 * (high - low)
+        tall = 0.16 * (high - low) * np.maximum(rows, 0) / max(rows)
+        spans = [*axis.spans, (1.08, 1.12)] if has_missing else [*axis.spans]
+        ax.bar([start for start, _ in spans], tall, [end - start for start, end in spans], bottom=floor, align="edge",
+               color=GREY, alpha=0.4)  # fmt: skip
+        ax.set_ylim(floor, high)
 
 
 def plot_pair(

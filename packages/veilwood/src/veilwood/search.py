@@ -34,7 +34,7 @@ from veilwood.estimators.parameters import SharedParameters, searchable_paramete
 from veilwood.evaluation.evaluate import HoldoutSplit
 from veilwood.evaluation.quality import estimate_quality
 from veilwood.evaluation.scoring import Scoring
-from veilwood.privacy.accountant import handle_of
+from veilwood.privacy.accountant import handle_of, warn_of_weak_guarantee
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import Door, TrialDoor
 from veilwood.privacy.entropy import draw_below
@@ -198,6 +198,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self.best_estimator_ = self._estimator_with(chosen, after, self.ledger)
         self.best_estimator_.fit(X, y)
         self.total_epsilon_ = float(_combined_loss(plan, self.best_estimator_.plan_).epsilon or 0)
+        if self.privacy_.is_private:
+            warn_of_weak_guarantee(self.total_epsilon_)
         return self
 
     @available_if(_estimator_has("predict"))  # type: ignore[untyped-decorator]

@@ -48,7 +48,7 @@ from veilwood.estimators.parameters import parameters_in_file, to_plain_value
 from veilwood.forests.auto_size import AutoSized, WithTotals
 from veilwood.models.file import sort_header
 from veilwood.privacy import time_factors
-from veilwood.privacy.accountant import handle_of
+from veilwood.privacy.accountant import handle_of, warn_of_weak_guarantee
 from veilwood.privacy.certificate import Spend, build_certificate
 from veilwood.privacy.door import Measurement, SeriesDoor
 from veilwood.privacy.entropy import random_integers
@@ -404,7 +404,9 @@ class ReleaseSeries:
             self._records[following] = _Record(released.noisy, plan_lost(plan))
             if self._path is not None:
                 self._write(self._path)
-        return self.model(following)
+        made = self.model(following)
+        warn_of_weak_guarantee(made.privacy_.epsilon)
+        return made
 
     def model(self, number: int | None = None) -> BaseForest:
         """Return the fitted estimator of a release that was made, by default the last. Free: reads no data."""

@@ -131,21 +131,25 @@ class Tuning:
             title=f"{self.schema_name}, n={self.n:,}, epsilon={self.epsilon:g}",
         )
 
-    def __str__(self) -> str:
+    @property
+    def summary(self) -> str:
+        """The best setting, whom it protects, and how rough the ranking is."""
         best = self.settings[0]
         chosen = ", ".join(f"{key}={value}" for key, value in best.parameters.items())
         skipped = f"; {self.skipped} skipped, their tables would be too large" if self.skipped else ""
-        shown = self.table.head(10).round({"rows_per_leaf": 1, "noise_std": 1, "skill": 3, "score": 3}).astype(object)
         return (
             f"Best of {len(self.settings)} settings on schema {self.schema_name!r} for n={self.n:,}, "
             f"epsilon={self.epsilon:g}, delta={self.delta:g}{skipped}:\n"
-            f"{best.estimator}({chosen}), score {best.score:.3f}. Protects {self.neighbours}. "
-            "Nothing was spent, and no ledger is charged.\n"
-            f"{self._ranking_caveat()}\n"
-            f"{shown.where(shown.notna(), '').to_string(index=False)}"
+            f"{best.estimator}({chosen}), skill {best.skill:.2f}, score {best.score:.2f}. Protects {self.neighbours}. "
+            f"Nothing was spent, and no ledger is charged.\n{self._ranking_caveat()}"
         )
 
-    __repr__ = __str__
+    def __str__(self) -> str:
+        shown = self.table.head(10).round({"rows_per_leaf": 1, "noise_std": 1, "skill": 3, "score": 3}).astype(object)
+        return f"{self.summary}\n{shown.where(shown.notna(), '').to_string(index=False)}"
+
+    def __repr__(self) -> str:
+        return f"Tuning(best of {len(self.settings)} settings on {self.schema_name!r}: {self.settings[0].estimator})"
 
     def _ranking_caveat(self) -> str:
         """Return a sentence on the accuracy of the ranking."""

@@ -62,7 +62,8 @@ def test_show_lists_by_table_and_says_what_adds_up(here: Path, capsys: pytest.Ca
         Loss.pure(exact_fraction(1)), what="x", neighbours=neighbours, plan="0", table="stays.csv", schema="ab"
     )
     printed = text(capsys, "ledger", "show", "x.db")
-    assert f"{here / 'visits.csv'}: epsilon=0.5" in printed
+    assert "visits.csv: epsilon=0.5" in printed
+    assert str(here) not in printed
     assert "stays.csv: epsilon=1" in printed
     assert "same people, so their losses add up" in printed
     assert "reserved: charged before noise was drawn" in printed

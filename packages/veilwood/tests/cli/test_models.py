@@ -80,7 +80,7 @@ def test_a_share_set_aside_by_the_command_line(car_folder: Path, capsys: pytest.
     vw.datasets.car().schema.save("car.json")
     words = ["fit", "rows.csv", "--schema", "car.json", "--holdout", "0.3", "-o", "new.veilwood"]
     assert main(words) == 0
-    assert "On held-out units:" in capsys.readouterr().out
+    assert "held out" in capsys.readouterr().out
     model = vw.load("new.veilwood")
     found = vw.Evaluation.load("new.quality.json")
     assert found.to_dict()["model"] == model_hash(model)

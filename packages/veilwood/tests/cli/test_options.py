@@ -37,7 +37,7 @@ def test_quiet_and_levels_may_stand_anywhere(in_clinic: Path, capsys: pytest.Cap
     assert main(["plan", "--schema", "visits.json", "-o", "plan.json", "-q"]) == 0
     assert capsys.readouterr().out == "visits.veilwood\nplan.json\n"
     assert main(["plan", "--schema", "visits.json", "-q"]) == 0  # what was asked for is never left out
-    assert "Costs epsilon=1" in capsys.readouterr().out
+    assert "epsilon=1; protects" in capsys.readouterr().out
     assert main([*FIT_VISITS, "--log-level", "loud"]) == 2
     assert "one of debug, info, warning, error" in capsys.readouterr().err
 

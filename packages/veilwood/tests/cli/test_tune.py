@@ -31,8 +31,8 @@ def test_plan_search_needs_a_public_number_of_rows(tmp_path: Path, capsys: pytes
     CAR.save(tmp_path / "car.json")
     assert cli.main(["plan", "--schema", str(tmp_path / "car.json"), "--search"]) == 2
     assert "--rows" in capsys.readouterr().err
-    assert cli.main(["plan", "--schema", str(tmp_path / "car.json"), "--rows", "100"]) == 2
-    assert "--search" in capsys.readouterr().err
+    assert cli.main(["plan", "--schema", str(tmp_path / "car.json"), "--rows", "100"]) == 0
+    assert "100 rows  " in capsys.readouterr().out  # what to expect for them
 
 
 def test_tune_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

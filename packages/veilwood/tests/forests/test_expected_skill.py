@@ -19,6 +19,7 @@ from veilwood.forests.expected_skill import (
     ForestSize,
     estimate_skill,
     expected_skill,
+    holdout_cost,
     load_weights,
     size_features,
 )
@@ -164,8 +165,8 @@ def test_beyond_all_tables_the_nearest_are_told_and_that_they_are_beyond(task: A
     assert (few.side, many.side) == (-1, 1)
     assert few.n_tables >= quality.MIN_TABLES
     assert few.high < many.low + 0.5
-    assert "fewer rows times epsilon per column than any" in str(few)
-    assert "more rows times epsilon per column than any" in str(many)
+    assert "all had more rows times epsilon per column" in str(few)
+    assert "all had fewer rows times epsilon per column" in str(many)
     assert "-0.0" not in str(few)
 
 
@@ -187,8 +188,13 @@ def test_plans_say_what_to_expect() -> None:
     assert list(known) == ["at 1,728 rows"]
     assert len(unknown) == 3
     for text in (*known.values(), *unknown.values()):
-        assert "half had a skill of" in text
+        assert "similar public tables" in text or "nearest" in text
     assert plan_of(epsilon=float("inf"), n_rows=1728).expected == {}
     plan = vw.PrivateForestClassifier(vw.datasets.car().schema, epsilon=1.0, n_rows=1728).plan()
-    assert "What to expect: " in plan.explain()
-    assert "half had a skill of" in plan.explain()
+    assert f"Expect {plan.expected['at 1,728 rows']}" in plan.explain()
+
+
+def test_a_holdout_costs_more_of_a_small_table() -> None:
+    small, large = (holdout_cost("classification", n, 10, 1.0, 0.3) for n in (1_000, 1_000_000))
+    assert 0 <= large <= small < 0.3
+    assert holdout_cost("classification", 1_000, 10, 1.0, 0.5) >= small

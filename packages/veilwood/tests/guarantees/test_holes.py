@@ -337,7 +337,7 @@ class TestClusters:
             schema=encoded_schema(Encoding(schema())),
         )
         count = partial(leaf_totals, tables_to_forest([ContingencyTable(())])[0], n_classes=3)
-        sums: Any = count_rows(count, partial(read_bucket, RowsOf("who", 1), 0), encoded).sums
+        sums: Any = count_rows(count, partial(read_bucket, RowsOf("who", 1), 0, None), encoded).sums
         assert sums.sum() == 2
 
     def test_what_a_worker_logs_holds_no_counts_and_no_key(self) -> None:

@@ -20,7 +20,15 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 import veilwood as vw
 from veilwood import estimators
 from veilwood import search as searching
-from veilwood.errors import LedgerError, MechanismError, ParameterError, PlanError, PrivacyWarning, UseError
+from veilwood.errors import (
+    LedgerError,
+    MechanismError,
+    ParameterError,
+    PlanError,
+    PrivacyWarning,
+    UseError,
+    WeakGuaranteeWarning,
+)
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.parameters import Role, SharedParameters, parameter_infos
 from veilwood.privacy import entropy
@@ -318,3 +326,12 @@ def test_a_large_unit_fails_before_the_first_step_or_not_at_all(
         assert ledger.entries() == []
     else:
         assert [entry.state for entry in ledger.entries()] == ["committed"]
+
+
+def test_a_weak_guarantee_is_warned_of_by_what_is_promised_in_all() -> None:
+    """Search and fit cost less than 5 each; a release of a series has the loss of the series."""
+    with pytest.warns(WeakGuaranteeWarning):
+        vw.PrivateSearch(make_forest(), {"max_depth": [1, 2]}, epsilon=8.0, mean_trials=1).fit(X, Y)
+    series = vw.ReleaseSeries(make_forest(epsilon=6.0), releases=2, period="month", ledger=vw.MemoryLedger())
+    with pytest.warns(WeakGuaranteeWarning):
+        series.release(X.assign(month=1), Y)

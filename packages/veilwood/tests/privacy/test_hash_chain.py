@@ -68,6 +68,6 @@ def test_a_charge_costs_the_same_after_many(tmp_path: Path, monkeypatch: pytest.
     for step in range(20):
         spend(ledger, pure_loss("0.1"), account="a", key=str(step), limits=limits).commit()
     looked: list[object] = []
-    monkeypatch.setattr(Part, "covers", lambda self, entry: looked.append(entry) or True)
+    monkeypatch.setattr(Part, "includes_entry", lambda self, entry: looked.append(entry) or True)
     spend(ledger, pure_loss("0.1"), account="a", key="next", limits=limits).commit()
     assert len(looked) == 1  # the last event of before; no entry is summed again

@@ -107,18 +107,21 @@ def test_coefficients_match_an_independent_solution() -> None:
             np.testing.assert_allclose(factor.coefficients(number), expected[number - 1, :number], atol=1e-9)
 
 
-def test_ratios_to_splitting() -> None:
+@pytest.mark.parametrize(
+    ("releases", "known"),
+    [(4, 2.2), (12, 3.4), *(pytest.param(*each, marks=pytest.mark.slow) for each in ((36, 4.9), (52, 5.4)))],
+)
+def test_ratios_to_splitting(releases: int, known: float) -> None:
     """The square root of P has closed forms; the optimum lies between it and the bound by singular values."""
-    for releases, known in ((4, 2.2), (12, 3.4), (36, 4.9), (52, 5.4)):
-        errors = compare_factors(releases, "largest", squared=True)
-        squares = np.cumprod(np.append(1.0, (2 * np.arange(1, releases) - 1) / (2 * np.arange(1, releases)))) ** 2
-        assert errors["splitting"] == releases
-        assert errors["toeplitz"] == pytest.approx(squares.sum() ** 2, rel=1e-3)
-        assert errors["toeplitz"] == pytest.approx(known, abs=0.06)
-        nuclear = np.linalg.svd(np.tril(np.ones((releases, releases))), compute_uv=False).sum() / releases
-        assert nuclear**2 <= errors["optimized"] * 1.001  # for the mean, hence for the largest variance
-        assert errors["optimized"] < 0.82 * errors["toeplitz"]
-        assert errors["optimized"] <= errors["banded"] <= 1.1 * errors["optimized"]
+    errors = compare_factors(releases, "largest", squared=True)
+    squares = np.cumprod(np.append(1.0, (2 * np.arange(1, releases) - 1) / (2 * np.arange(1, releases)))) ** 2
+    assert errors["splitting"] == releases
+    assert errors["toeplitz"] == pytest.approx(squares.sum() ** 2, rel=1e-3)
+    assert errors["toeplitz"] == pytest.approx(known, abs=0.06)
+    nuclear = np.linalg.svd(np.tril(np.ones((releases, releases))), compute_uv=False).sum() / releases
+    assert nuclear**2 <= errors["optimized"] * 1.001  # for the mean, hence for the largest variance
+    assert errors["optimized"] < 0.82 * errors["toeplitz"]
+    assert errors["optimized"] <= errors["banded"] <= 1.1 * errors["optimized"]
 
 
 def test_pure_noise_is_best_on_periods() -> None:

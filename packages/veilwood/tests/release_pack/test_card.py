@@ -10,7 +10,8 @@ import yaml  # type: ignore[import-untyped]
 
 import veilwood as vw
 from veilwood.errors import FileError, ParameterError, UnreadableError
-from veilwood.release_pack.card import SENTENCES, CustodianCard, card_template, model_card, schema_page, to_yaml
+from veilwood.release_pack.card import CustodianCard, card_template, model_card, schema_page, to_yaml
+from veilwood.reporting.custodian import SENTENCES
 from veilwood_testing.release_packs import ANSWERS, card_text, facts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning", "ignore::veilwood.PrivacyWarning")

@@ -25,17 +25,19 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from veilwood import datasets
-from veilwood.cli.options import AsJson
+from veilwood.cli.options import AsJson, format_next_commands
+from veilwood.cli.terminal import labelled
 from veilwood.datasets import Dataset
 from veilwood.errors import UseError, UtilityWarning, WeakGuaranteeWarning
 from veilwood.estimators import PrivateForestClassifier
 from veilwood.models.file import save
 from veilwood.plots import Comparison, accuracy_vs_epsilon
 from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood.privacy.loss import guarantee_strength
 from veilwood.progress import track_progress
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
-N_RUNS = 5
+N_RUNS = 3
 TEST_FRACTION = 0.2
 DATASET_NAMES = ("iris", "balance_scale", "car")
 EXAMPLE_NAME = "balance_scale"  # its model and certificate are written
@@ -84,7 +86,17 @@ class DemoResult:
         console.print("\nWritten:")
         for name, path in self.files.items():
             console.print(f"  {name:<11} {path}")
-        console.print("\nThe same in a browser: veilwood serve --demo")
+        factor = guarantee_strength(EXAMPLE_EPSILON).factor
+        promised = (
+            f"The model of {EXAMPLE_NAME} keeps epsilon={EXAMPLE_EPSILON:g} for one row: whatever an attacker knows, "
+            "seeing the model changes the odds of any conclusion about one row by a factor of at most "
+            f"{factor}. The certificate lists the noise and the assumptions."
+        )
+        console.print("\n" + labelled([("Promised", promised)]))
+        commands = ["veilwood schema draft YOUR.csv --target COLUMN -o schema.json", "veilwood serve --demo"]
+        if "model" in self.files:
+            commands.insert(0, f"veilwood report {self.files['model']}")
+        console.print("\n" + format_next_commands(commands))
 
 
 def run_demo(folder: Path) -> DemoResult:

@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,8 @@ from veilwood import estimators
 from veilwood.cli import options
 from veilwood.cli.ledger import describe_charge, open_existing_ledger
 from veilwood.cli.schema import SchemaPath, TableArgument
+from veilwood.cli.summaries import describe_plan, describe_quality
+from veilwood.cli.terminal import format_table, labelled, wrap_lines
 from veilwood.data.columns import did_you_mean
 from veilwood.data.problems import show_private_values
 from veilwood.data.schema import Schema, TaskKind
@@ -27,13 +29,16 @@ from veilwood.errors import NotFoundError, PrivacyWarning, SchemaError, UseError
 from veilwood.estimators.new_rows import NewRowCounts, check_rule, predict_files
 from veilwood.estimators.parameters import estimator_from_plan, separate_parameters, tuned_parameters
 from veilwood.evaluation.evaluate import evaluate
+from veilwood.forests.adaptive.private_forest import EXAMPLE_ROWS, row_epsilon_of
+from veilwood.forests.expected_skill import describe_skill_scale, estimate_skill, holdout_cost
 from veilwood.models import file as model_file
 from veilwood.privacy.accountant import process_spend
 from veilwood.privacy.ledger import NO_LEDGER, Ledger
+from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.plan import Plan
 from veilwood.safe_io import write_file
 from veilwood.siblings import SQL_PREVIEW, find_database
-from veilwood.tuning import averaging_estimator, tunable_estimators, tune
+from veilwood.tuning import Tuning, averaging_estimator, tunable_estimators, tune
 
 
 def _find_families() -> dict[str, dict[TaskKind, type]]:
@@ -113,6 +118,12 @@ SqlOption = Annotated[
 ]
 
 
+RowsOption = Annotated[
+    int | None,
+    typer.Option("--rows", metavar="N", help="Public number of rows, or a guess: what to expect is shown for it."),
+]
+
+
 @options.option_groups
 def plan(
     schema: SchemaPath,
@@ -121,7 +132,7 @@ def plan(
     search: Annotated[
         bool, typer.Option("--search", help="Plan many settings and rank them; requires --rows.")
     ] = False,
-    rows: Annotated[int | None, typer.Option(metavar="N", help="Public number of rows, for --search.")] = None,
+    rows: RowsOption = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="PLAN.json", help="Output file, for fit --plan.")
     ] = None,
@@ -137,20 +148,18 @@ def plan(
 
     \b
     Example:
-      veilwood plan --schema visits.json --epsilon 0.5 -o plan.json
+      veilwood plan --schema visits.json --epsilon 0.5 --rows 20000 -o plan.json
       veilwood plan --schema visits.json --epsilon 0.5 --estimator random-trees --search --rows 2000
       veilwood plan --schema visits.json --sql postgres
     """
     declared = csv.apply_to(_load_schema(schema))
     forest = estimator_options.make_estimator(declared)
-    if search != (rows is not None):
-        raise UseError(
-            "--search and --rows require each other. Hint: pass --search --rows N with a public or noisy N; for the "
-            "number of rows of a private-forest, pass --param n_rows=N."
-        )
+    if search and rows is None:
+        raise UseError("--search requires --rows. Hint: pass --rows N with a public or noisy number of rows.")
     if out is not None:
         options.check_output(out, force)
-    if rows is None:
+    planned: Any
+    if not search or rows is None:
         planned = forest.plan()
         if out is not None:
             planned.save(out)
@@ -173,7 +182,23 @@ def plan(
         payload["statements"] = statements
         note += "\n\n-- SQL statements. KEY replaces a secret key; later rounds have other constants.\n"
         note += "\n".join(f"{statement};" for statement in statements)
-    options.print_result(as_json, payload, f"{planned}{note}", quiet_text=None if out is None else str(out))
+    text = str(planned)
+    if isinstance(planned, Plan):
+        text = describe_plan(planned, declared, expected=_expected_lines(planned, declared, rows))
+    options.print_result(as_json, payload, f"{text}{note}", quiet_text=None if out is None else str(out))
+
+
+def _expected_lines(planned: Plan, schema: Schema, rows: int | None, holdout: float | None = None) -> list[str]:
+    """Return the quality to expect, by number of rows: that declared or given, otherwise examples."""
+    if not planned.expected or planned.loss.epsilon is None:
+        return []
+    declared = planned.layout.rows_planned if rows is None else rows
+    lines = []
+    for n in EXAMPLE_ROWS if declared is None else (declared,):
+        facts = (schema.task, n, len(schema.features), row_epsilon_of(planned.loss, planned.neighbours))
+        cost = "" if holdout is None else f"; the holdout costs {100 * holdout_cost(*facts, holdout):.0f} %"
+        lines.append(f"{n:>9,} rows  {estimate_skill(*facts)}{cost}")
+    return lines + ["(--rows N for yours)"] * (declared is None)
 
 
 @options.option_groups
@@ -200,6 +225,7 @@ def fit(
         float | None,
         typer.Option("--evaluate-epsilon", metavar="E", help="Privacy loss of that evaluation, if it adds to the fit."),
     ] = None,
+    rows: RowsOption = None,
     spend_options: options.SpendOptions = options.DEFAULT_SPEND_OPTIONS,
 ) -> None:
     """Train a private model on a table and charge the ledger.
@@ -229,10 +255,11 @@ def fit(
             raise UseError(f"--plan already sets {conflicts[0]}. Hint: omit --{conflicts[0]}, or make a new plan.")
         forest = estimator_from_plan(declared, planned, charged)
     if not spend_options.as_json:
-        options.print_info(planned.explain())
+        expected = _expected_lines(planned, declared, rows, holdout_fraction)
+        options.print_info(f"{describe_plan(planned, declared, charged, expected)}\n")
     evaluation = "" if evaluate_epsilon is None else f" and epsilon={evaluate_epsilon:g} for the evaluation"
     if holdout_fraction is not None and not evaluation:
-        evaluation = " (for training and evaluation: no unit is in both)"
+        evaluation = " for training and evaluation"
     options.confirm_spend(f"{planned.loss}{evaluation}", charged, spend_options.yes)
     with _note_spend(charged, planned), show_private_values(spend_options.show_values):
         forest.fit(table, plan=planned, holdout_fraction=holdout_fraction, evaluate_epsilon=evaluate_epsilon)
@@ -241,16 +268,32 @@ def fit(
             write_file(statements_file(out), "".join(f"{line}\n" for line in forest.statements_).encode())
         if holdout_fraction is not None:
             forest.evaluation_.save(evaluation_path(out))
-    if not spend_options.as_json and (learned := forest.plan_.learned):
-        options.print_info(f"Adaptive decisions: {learned}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
+    lines: list[tuple[str, str | Sequence[str]]] = []
+    written = [str(out)]
     if holdout_fraction is not None:
+        quality = forest.evaluation_.quality
         data["evaluation"] = forest.evaluation_.to_dict()
-        if not spend_options.as_json:
-            options.print_info(f"\nOn held-out units:\n{forest.evaluation_.quality}\nWritten to {evaluation_path(out)}")
-    record = f"\nSHA-256 of the SQL statements: {statements_file(out)}" if forest.statements_ else ""
-    text = f"\nCertificate: {forest.privacy_}\nCharge: {describe_charge(charged)}\nModel: {out}{record}"
-    options.print_result(spend_options.as_json, data, text, quiet_text=str(out))
+        about = "" if quality.rows.value is None else f"; about {quality.rows.value:,.0f} rows held out"
+        lines.append(("Learned", f"{describe_quality(quality)}{about}"))
+        written.append(str(evaluation_path(out)))
+    if chosen := forest.plan_.learned:
+        lines.append(("Chosen", chosen))
+    certificate = forest.privacy_
+    if certificate.is_private:
+        loss = f"epsilon {certificate.epsilon:g}" + f", delta {certificate.delta:g}" * bool(certificate.delta)
+    else:
+        loss = str(certificate)
+    entry = "" if charged.durability == "not" else f" (entry {certificate.ledger_entry})"
+    lines.append(("Spent", f"{loss}; {describe_charge(charged)}{entry}"))
+    if forest.statements_:
+        written.append(f"{statements_file(out)} (SHA-256 of the SQL statements)")
+    lines.append(("Wrote", ", ".join(written)))
+    shown = "" if ledger is None else f" --ledger {ledger}"
+    lines.append(
+        ("Next", [f"veilwood report {out}{shown}", f"veilwood certificate {out}   (all steps and their noise)"])
+    )
+    options.print_result(spend_options.as_json, data, labelled(lines), quiet_text=str(out))
 
 
 def statements_file(model: Path) -> Path:
@@ -299,7 +342,9 @@ def evaluate_model(
         )
     if out is not None:
         evaluation.save(out)
-    text = f"{evaluation}\nCharge: {describe_charge(charged)}"
+    text = f"{evaluation.quality}\n\n" + labelled(
+        [("Spent", f"epsilon {epsilon:g}; {describe_charge(charged)}"), ("Wrote", str(out))][: 2 if out else 1]
+    )
     options.print_result(
         spend_options.as_json, evaluation.to_dict(), text, quiet_text=None if out is None else str(out)
     )
@@ -407,7 +452,22 @@ def tune_settings(
     grid = {key: value if isinstance(value, list) else [value] for key, value in options.read_params(param).items()}
     averaging = [averaging_estimator(each) for each in candidates]
     tuning = tune(declared, averaging, n_rows=rows, epsilon=epsilon, delta=delta, grid=grid)
-    options.print_result(as_json, tuning.to_dict(), str(tuning))
+    own = estimate_skill(
+        declared.task, rows, len(declared.features), row_epsilon_of(requested_loss(epsilon, 0), tuning.neighbours)
+    )
+    first = f"PrivateForest chooses for itself: expect {own}, {describe_skill_scale(declared.classes)[:-1]}"
+    options.print_result(as_json, tuning.to_dict(), f"{wrap_lines(first)}\n\n{_describe_tuning(tuning)}")
+
+
+def _describe_tuning(tuning: Tuning) -> str:
+    """Return the ten best settings as a table that fits a terminal."""
+    head = ("skill", "score", "leaves", "rows/leaf", "noise", "setting")
+    rows = []
+    for each in tuning.settings[:10]:
+        setting = ", ".join(f"{name}={value}" for name, value in each.parameters.items())
+        numbers = (f"{each.skill:.2f}", f"{each.score:.2f}", f"{each.n_leaves:,}", f"{each.rows_per_leaf:,.0f}")
+        rows.append((*numbers, f"{each.noise_std:.1f}", f"{each.estimator}({setting})"))
+    return f"{wrap_lines(tuning.summary)}\n{format_table(head, rows)}"
 
 
 def _load_schema(path: Path) -> Schema:

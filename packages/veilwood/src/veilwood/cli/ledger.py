@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from veilwood.cli.options import AsJson, print_result, read_number
+from veilwood.cli.terminal import wrap_lines
 from veilwood.errors import LedgerError
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import PostgresLedger, SQLiteLedger, open_ledger
@@ -62,7 +63,8 @@ def ledger_show(ledger: LedgerPlace, as_json: AsJson = False) -> None:
     """
     opened = open_existing_ledger(ledger)
     entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in opened.entries()]
-    print_result(as_json, {**_ledger_summary(opened), "entries": entries}, f"{opened}\n{describe_remaining(opened)}")
+    text = wrap_lines(f"{opened}\n{describe_remaining(opened)}", indent=" " * 8)
+    print_result(as_json, {**_ledger_summary(opened), "entries": entries}, text)
 
 
 @ledgers.command("verify")

@@ -79,7 +79,7 @@ COMMANDS: Final = {
     "export": _Command("Write a model as ONNX, or its measurements as Parquet.", "models:export"),
     "sign": _Command("Sign a model or a plan.", "models:sign"),
     "verify": _Command("Verify the signature of a model, a plan or a release pack.", "models:verify"),
-    "pack": _Command("Write a model with all documents of its release, signed as one.", "pack:pack"),
+    "pack": _Command("Write a model and all documents of its release, signed.", "pack:pack"),
     "ledger": _Command("Create, show, verify or resolve a ledger.", "ledger:ledgers"),
     "doctor": _Command("Check this installation.", "doctor:doctor"),
     "audit": _Command("Attack an estimator, a model file or another library.", extra="audit"),
@@ -92,11 +92,27 @@ COMMANDS: Final = {
 }
 
 
+GROUPS: Final = {
+    "First steps": ("demo", "schema", "plan", "fit", "report", "predict"),
+    "Look": ("explain", "certificate", "evaluate", "tune", "export"),
+    "Budget, trust": ("ledger", "series", "sign", "verify", "pack", "audit"),
+    "Together, serve": ("secure", "serve", "service", "remote"),
+    "Check": ("doctor", "bench", "papers"),
+}
+"""Commands as the help lists them."""
+
+
 class _CommandGroup(typer.core.TyperGroup):
     """Group of the commands in ``COMMANDS``."""
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands by purpose, each line whole."""
+        for title, names in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name].help) for name in names])
+
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*COMMANDS]
+        return [name for names in GROUPS.values() for name in names]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command that is loaded, or one that shows its help line only."""
@@ -172,6 +188,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (Exception, KeyboardInterrupt) as error:
             if debug:
                 traceback.print_exc()
+            if isinstance(error, UsageError) and error.format_message() == "Missing command.":  # type: ignore[attr-defined]
+                print(error.ctx.get_help(), file=sys.stderr)  # type: ignore[attr-defined]
+                return 2
             code, text = _exit_code_and_message(error)
             for note in getattr(error, "__notes__", ()):
                 text += f" {note}" if text.endswith((".", "?", ")")) else f". {note}"

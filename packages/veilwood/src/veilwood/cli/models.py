@@ -15,6 +15,7 @@ import typer
 from veilwood.cli.fit import evaluation_path
 from veilwood.cli.ledger import open_existing_ledger
 from veilwood.cli.options import AsJson, Force, ModelPath, check_output, print_result
+from veilwood.cli.terminal import print_markdown
 from veilwood.errors import UseError
 from veilwood.forests.adaptive.effects import Effects
 from veilwood.models import file as model_file
@@ -142,7 +143,9 @@ def report_model(
     model: ModelPath,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="REPORT.html", help="Output file. Default: name of MODEL, with .html."),
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="Output file; a name in .md gets a model card. Default: MODEL.html."
+        ),
     ] = None,
     evaluation: Annotated[
         Path | None,
@@ -152,25 +155,44 @@ def report_model(
     signed_by: Annotated[
         Path | None, typer.Option("--signed-by", metavar="PUB", help="Public key to check the signature with.")
     ] = None,
+    card: Annotated[
+        Path | None,
+        typer.Option(metavar="CARD.toml", help="Use, limits, contact and people: the answers of the custodian."),
+    ] = None,
+    subgroup: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=QUALITY.json", help="Evaluation of a subgroup, to compare; repeatable."),
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a one-page HTML report on a model.
 
-    Shows the guarantee for one person, quality, effects, measurements and their purposes, ledger, certificate and
-    signature. The page needs no other file. Spends no budget.
+    Shows the guarantee for one person, quality, effects, what was assumed public, measurements and their noise, ledger,
+    certificate and signature. The page needs no other file. Spends no budget.
 
     \b
     Example:
       veilwood report visits.veilwood -o visits.html --ledger visits.db
+      veilwood report visits.veilwood --card card.toml --subgroup women=women.json -o visits.md
     """
     path = model.with_suffix(".html") if out is None else out
     check_output(path, force)
     default = evaluation_path(model)
     evaluation = default if evaluation is None and default.exists() else evaluation
     opened = None if ledger is None else open_existing_ledger(ledger)
-    report(model, path, evaluation=evaluation, ledger=opened, signed_by=signed_by)
-    print_result(as_json, {"report": str(path)}, f"Wrote {path}: open it in a browser.", quiet_text=str(path))
+    groups = dict(_split_assignment(text) for text in subgroup or ())
+    report(model, path, evaluation=evaluation, ledger=opened, signed_by=signed_by, card=card, subgroups=groups)
+    hint = "" if path.suffix == ".md" else ": open it in a browser"
+    print_result(as_json, {"report": str(path)}, f"Wrote {path}{hint}.", quiet_text=str(path))
+
+
+def _split_assignment(text: str) -> tuple[str, str]:
+    """Split NAME=PATH; raise UseError if there is no path."""
+    name, equals, path = text.partition("=")
+    if not (name and equals and path):
+        raise UseError(f"--subgroup {text!r} names no file. Hint: write NAME=QUALITY.json.")
+    return name, path
 
 
 def sign(
@@ -271,7 +293,10 @@ def certificate(
     )
     text = f"{shown.to_markdown().rstrip()}\n\n{verified}"
     if html is None:
-        print_result(as_json, shown.to_dict(), text)
+        if as_json:
+            print_result(as_json, shown.to_dict(), text)
+        else:
+            print_markdown(text)
         return
     from veilwood.markdown_page import html_page
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
+from veilwood.cli.terminal import terminal_width, wrap_lines
 from veilwood.errors import UseError, VeilwoodError
 
 if TYPE_CHECKING:  # they import numpy and pandas, which help and errors do without
@@ -123,7 +124,8 @@ def confirm_spend(cost: object, ledger: Ledger | None, yes: bool) -> None:
     """Prompt for confirmation before a budget is spent, which cannot be undone. Scripts are not prompted."""
     if yes or ledger is None or ledger.budget is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
-    if not typer.confirm(f"Spend {cost} of the {ledger.remaining} left in {ledger.name}?"):
+    question = f"Spend {cost}? {ledger.name} has {ledger.remaining} left."
+    if not typer.confirm(wrap_lines(question, terminal_width() - len(" [y/N]: "))):
         raise UseError(
             "the charge was not confirmed. Nothing was spent. Hint: pass --yes to spend without confirmation."
         )

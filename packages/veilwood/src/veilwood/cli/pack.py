@@ -12,8 +12,9 @@ from veilwood.cli.fit import evaluation_path
 from veilwood.cli.ledger import open_existing_ledger
 from veilwood.cli.options import AsJson, check_output, print_result
 from veilwood.errors import SignatureError, UseError
-from veilwood.release_pack.card import SENTENCES, card_template
+from veilwood.release_pack.card import card_template
 from veilwood.release_pack.pack import NOT_SHOWN, verify_pack, write_pack
+from veilwood.reporting.custodian import SENTENCES
 from veilwood.safe_io import write_file
 
 
@@ -37,7 +38,7 @@ def pack(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model with all documents of its release, signed as one.
+    """Write a model and all documents of its release, signed.
 
     The folder holds model, certificate, plan, schema with the sources of its bounds, measurements, report, model card,
     an extract of the ledger, a record for the registry of deployments, a checklist after NIST SP 800-226, a bill of

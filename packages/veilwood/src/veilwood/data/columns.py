@@ -83,6 +83,8 @@ class Column:
     texts : {"missing", "limit"}, optional, numeric only
         What a text that is not a number counts as: a missing value; or the number that it limits, as in <0.6 or >200,
         and otherwise a missing value. Needs ``nullable``. By default such values are rejected.
+    whole : bool, default False, numeric only
+        Whether all numbers are integers, as days are. Effects are then shown between integers.
     aliases : mapping, categorical only
         Other spellings of categories, such as ``{"m": "M"}``.
     known_from : str, optional
@@ -118,6 +120,7 @@ class Column:
     part: str | None = None
     of: str | None = None
     texts: TextRule | None = None
+    whole: bool = False
     aliases: Mapping[str, str] = FrozenTexts()
     known_from: str | None = None
     labels: tuple[Label, ...] = field(init=False, default=())
@@ -128,6 +131,8 @@ class Column:
             raise SchemaError(f"a column name must be a non-empty text, not {short_repr(self.name)}.")
         if not isinstance(self.nullable, bool):
             raise self._schema_error(f"'nullable' is {short_repr(self.nullable)}", "use true or false")
+        if not isinstance(self.whole, bool):
+            raise self._schema_error(f"'whole' is {short_repr(self.whole)}", "use true or false")
         if self.of is not None and (not isinstance(self.of, str) or not self.of):
             raise self._schema_error(f"'of' is {short_repr(self.of)}", "name the column of the table to read")
         if self.known_from is not None and not (isinstance(self.known_from, str) and self.known_from.strip()):
@@ -159,8 +164,8 @@ class Column:
         return SchemaError(f"column {short_repr(self.name)}: {problem}. Hint: {hint}.")
 
     def _check_categorical(self) -> None:
-        for key in ("lower", "upper", "bins", "cutoffs", "transform", "texts"):
-            if getattr(self, key) not in (None, ()):
+        for key in ("lower", "upper", "bins", "cutoffs", "transform", "texts", "whole"):
+            if getattr(self, key) not in (None, ()) and getattr(self, key) is not False:
                 raise self._schema_error(f"{key!r} belongs to numeric columns", "remove it, or set kind to 'numeric'")
         if isinstance(self.values, str) or not isinstance(self.values, Iterable):
             raise self._schema_error(f"'values' is {short_repr(self.values)}, not a list", 'write ["a", "b", ...]')
@@ -309,6 +314,7 @@ class Column:
             words += [f"first {self.prefix} characters"] if self.prefix else []
         else:
             words.append(f"{self.lower:g} to {self.upper:g}")
+            words += ["whole numbers"] * self.whole
             words += [self.transform] if self.transform else []
             words += [f"{self.bins} bins"] if self.bins else []
             words += ["cut at " + ", ".join(f"{c:g}" for c in self.cutoffs)] if self.cutoffs else []

@@ -25,6 +25,7 @@ import pandas as pd
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
+from veilwood.charts import html_card
 from veilwood.data.canonical import factorize_texts, to_canonical_texts
 from veilwood.data.columns import COLUMN_KEYS, Column, did_you_mean
 from veilwood.data.dialect import DIALECT, Dialect, FrozenTexts
@@ -373,6 +374,16 @@ class Schema:
         rows = [f"  {c.name:<{wide}}  {c.kind:<{kind}}  {c.describe()}" for c in self.features]
         rows += [f"  not used: {', '.join(self.ignore)}"] if self.ignore else []
         return "\n".join([head, *rows])
+
+    def _repr_html_(self) -> str:
+        """Show the schema in a notebook."""
+        head = ("column", "kind", "bounds or categories", "source")
+        rows = [(c.name, c.kind, c.describe(), c.known_from or "") for c in (*self.features, self.target)]
+        text = f"protects {self.privacy_unit or 'one row'}"
+        text += f"; not used: {', '.join(self.ignore)}" if self.ignore else ""
+        badge = ("INFERRED from the data: NOT PRIVATE", "#b3412e") if self.inferred else None
+        title = f"Schema {self.name!r}: {self.task} of {self.target.name!r}"
+        return html_card(title, text, [head, *rows], badge=badge)
 
 
 def _is_draft(data: Mapping[str, Any]) -> bool:

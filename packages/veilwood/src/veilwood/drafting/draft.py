@@ -252,8 +252,10 @@ def draft_column(
             held = _count_holders(profile, unit)
             listed = {text for text, n in zip(profile.texts, held, strict=True) if n >= MIN_UNITS}
             rules["odd"] = sorted(listed.intersection(profile.numbers.odd))
+        finite = profile.numbers.values[np.isfinite(profile.numbers.values)]
+        whole = {"whole": True} if len(finite) and bool((finite == np.floor(finite)).all()) and not is_target else {}
         head = {"name": profile.name, "kind": "numeric"}
-        return head | bounds | nullable | rules | {"bounds": UNREVIEWED_MARK + source}
+        return head | bounds | whole | nullable | rules | {"bounds": UNREVIEWED_MARK + source}
     held = _count_holders(profile, unit)
     order = np.argsort(-held, kind="stable")[:_MAX_VALUES]
     frequent, aliases = _join_spellings([profile.texts[place] for place in order if held[place] >= MIN_UNITS])

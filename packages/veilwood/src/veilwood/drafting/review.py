@@ -369,6 +369,7 @@ def _with_bounds(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[s
         listed = set(map(str, new["values"]))
         rest["aliases"] = {a: b for a, b in column.get("aliases", {}).items() if b in listed and a not in listed}
         rest.pop("texts", None)
+        rest.pop("whole", None)
     if not rest.get("aliases") or "values" not in new:
         rest.pop("aliases", None)
     return rest | {"kind": "categorical" if "values" in new else "numeric"} | new

@@ -22,6 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from veilwood import errors
 from veilwood.arrays import AMBIENT_JOBS, AnyArray, Codes, Floats
+from veilwood.charts import html_card
 from veilwood.data.batches import Source
 from veilwood.data.contributions import Weights, check_max_weight, scale_unit
 from veilwood.data.encoding import Encoding, class_labels
@@ -33,11 +34,17 @@ from veilwood.estimators.method import Design, FitRequest, Method, Model, Parame
 from veilwood.estimators.new_rows import UNKNOWN_HINT, UnknownRule, predict_rows
 from veilwood.estimators.parameters import MAX_THREADS, parameters_in_plan, to_plain_value
 from veilwood.evaluation.evaluate import Evaluation, Holdout
-from veilwood.privacy.accountant import handle_of, warn_of_repeated_fits, warn_of_smaller_unit, warn_once
+from veilwood.privacy.accountant import (
+    handle_of,
+    warn_of_repeated_fits,
+    warn_of_smaller_unit,
+    warn_of_weak_guarantee,
+    warn_once,
+)
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door, Measurement
 from veilwood.privacy.ledger_stores import open_ledger
-from veilwood.privacy.loss import Loss, requested_loss
+from veilwood.privacy.loss import Loss, guarantee_strength, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.release import Release
@@ -348,8 +355,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         self.privacy_, self.plan_ = release.certificate(), release.door.plan
         if not self.privacy_.is_private:
             warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", errors.PrivacyWarning, stacklevel=4)
-        elif self.privacy_.strength.verdict:
-            warnings.warn(self.privacy_.strength.verdict, errors.WeakGuaranteeWarning, stacklevel=4)
+        else:
+            warn_of_weak_guarantee(self.privacy_.epsilon)
 
     def _reject_arguments(self, unsupported: dict[str, Any]) -> None:
         if unsupported:
@@ -390,6 +397,19 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         state: dict[str, Any] = super().__getstate__()
         state.pop("_prepared", None)
         return state
+
+    def _html_repr(self) -> str:
+        """Show the estimator in a notebook, below a badge of its guarantee."""
+        certificate = getattr(self, "privacy_", None)
+        epsilon = self.get_params(deep=False).get("epsilon")
+        if certificate is not None:
+            badge = (certificate.strength.label, certificate.strength.colour)
+            line = str(certificate)
+        else:
+            is_bounded = isinstance(epsilon, int | float) and epsilon < float("inf")
+            strength = guarantee_strength(epsilon if is_bounded else None)
+            badge, line = (strength.label, strength.colour), f"epsilon={epsilon}, not fitted"
+        return html_card(type(self).__name__, line, badge=badge) + str(super()._html_repr())
 
     def __repr__(self, N_CHAR_MAX: int = 700) -> str:
         text: str = super().__repr__(N_CHAR_MAX)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from veilwood.charts import html_card
 from veilwood.data.batches import Batch, Source
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
@@ -103,7 +104,7 @@ def _filter_batch(assignment: Assignment, per_mille: int, held_out: bool, batch:
     return batch._replace(codes=batch.codes[mine], target=batch.target[mine])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """Result of ``evaluate``: estimates of quality, the plan and the privacy certificate."""
 
@@ -156,6 +157,16 @@ class Evaluation:
 
     def __str__(self) -> str:
         return f"{self.quality}\nCertificate: {self.privacy}"
+
+    def __repr__(self) -> str:
+        first = next(iter(self.quality.scores.items()))
+        return f"Evaluation({first[0]} {first[1]}, {self.privacy!r})"
+
+    def _repr_html_(self) -> str:
+        """Show the evaluation in a notebook."""
+        rows = [(name.replace("_", " "), str(each)) for name, each in self.quality.scores.items()]
+        note = f"{self.quality.confidence:.0%} confidence, for noise and sampling together"
+        return html_card("Evaluation on private rows", note, [("measure", "estimate and interval"), *rows])
 
 
 def evaluation_plan(

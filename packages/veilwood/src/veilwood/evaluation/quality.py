@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from scipy.stats import norm
@@ -64,6 +64,29 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
+class Threshold:
+    """Consequences of predicting the second of two classes from some probability on."""
+
+    probability: float
+    """Rows with at least this probability are flagged as the second class."""
+    flagged: Estimate
+    """Fraction of all rows that are flagged."""
+    sensitivity: Estimate
+    """Fraction of the second class that is flagged."""
+    specificity: Estimate
+    """Fraction of the first class that is not flagged."""
+    positive_value: Estimate
+    """Positive predictive value: fraction of the flagged rows that are of the second class."""
+    negative_value: Estimate
+    """Negative predictive value: fraction of the other rows that are of the first class."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether sensitivity and specificity exceed the noise."""
+        return self.sensitivity.value is not None and self.specificity.value is not None
+
+
+@dataclass(frozen=True, repr=False)
 class Quality:
     """Estimated quality of a model, from noisy counts."""
 
@@ -86,6 +109,15 @@ class Quality:
     """Predicted and observed frequencies: of the second of two classes, or of all classes if there are more."""
     clipped_at: float | None = None
     """For regression: larger residuals count as this one, because their counts do not exceed the noise."""
+    thresholds: tuple[Threshold, ...] = ()
+    """For two classes: what follows from each possible decision threshold."""
+
+    @property
+    def best_threshold(self) -> Threshold | None:
+        """Threshold with the largest sum of sensitivity and specificity, or None if none exceeds the noise."""
+        known = [(each.sensitivity.value + each.specificity.value, each) for each in self.thresholds
+                 if each.sensitivity.value is not None and each.specificity.value is not None]  # fmt: skip
+        return max(known, key=lambda one: one[0])[1] if known else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -110,6 +142,10 @@ class Quality:
             tuple(tuple(map(float, row)) for row in data["confusion"]),
             tuple(curve),
             None if data["clipped_at"] is None else float(data["clipped_at"]),
+            tuple(
+                Threshold(float(each["probability"]), *(_read_estimate(each[name]) for name in _THRESHOLD_ESTIMATES))
+                for each in data["thresholds"]
+            ),
         )
 
     @property
@@ -121,6 +157,9 @@ class Quality:
         largest = of_class.index(max(of_class))
         return self.classes[largest], of_class[largest] / sum(of_class)
 
+    def __repr__(self) -> str:
+        return f"Quality({', '.join(f'{name} {estimate}' for name, estimate in self.scores.items())})"
+
     def __str__(self) -> str:
         lines = [f"{name.replace('_', ' ')}: {estimate}" for name, estimate in self.scores.items()]
         if (usual := self.most_frequent) is not None:
@@ -130,6 +169,9 @@ class Quality:
         return "\n".join(
             [*lines, f"rows: {rows}", f"({self.confidence:.0%} confidence for noise and sampling together)"]
         )
+
+
+_THRESHOLD_ESTIMATES: Final = ("flagged", "sensitivity", "specificity", "positive_value", "negative_value")
 
 
 def _read_estimate(data: Mapping[str, Any]) -> Estimate:
@@ -246,6 +288,25 @@ def _binary_quality(noisy: _NoisyTables, classes: tuple[str, ...], confidence: f
         classes,
         tuple(map(tuple, confusion.tolist())),
         curve,
+        thresholds=tuple(_measure_threshold(noisy, first_bin) for first_bin in range(1, SCORE_BINS)),
+    )
+
+
+def _measure_threshold(noisy: _NoisyTables, first_bin: int) -> Threshold:
+    """Return what follows from flagging the rows of a bin and of all above it."""
+    flagged = np.broadcast_to(np.arange(SCORE_BINS) >= first_bin, (2, SCORE_BINS)).astype(float)
+    positive = np.repeat([[0.0], [1.0]], SCORE_BINS, axis=1)
+
+    def fraction(values: Floats, among: Floats) -> Estimate:
+        return noisy.estimate_ratio("scores", values, among, 0.0, 1.0)
+
+    return Threshold(
+        round(float(1 / (1 + np.exp(-LOG_ODDS * (first_bin - SCORE_BINS / 2)))), 4),
+        fraction(flagged, np.ones_like(flagged)),
+        fraction(flagged, positive),
+        fraction(1 - flagged, 1 - positive),
+        fraction(positive, flagged),
+        fraction(1 - positive, 1 - flagged),
     )
 
 

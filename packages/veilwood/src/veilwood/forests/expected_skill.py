@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -39,21 +40,34 @@ class ExpectedSkill(NamedTuple):
         Quartiles of their skills.
     side : int
         -1 if all tables had more rows times epsilon per column, 1 if all had fewer, else 0.
+    spread : float or None
+        Standard deviation of the score (accuracy, or R2) between fits of the same rows, median of the tables.
     """
 
     n_tables: int
     low: float
     high: float
     side: int
+    spread: float | None = None
 
     def __str__(self) -> str:
-        had = {
-            -1: "fewer rows times epsilon per column than any public table that was tried: of the nearest {}",
-            0: "of {} public tables with about as many rows times epsilon per column",
-            1: "more rows times epsilon per column than any public table that was tried: of the nearest {}",
+        low, high = (f"{10 * round(10 * skill):d}" for skill in (self.low, self.high))
+        tables = {
+            -1: "half of the nearest {} public tables; all had more rows times epsilon per column",
+            0: "half of {} similar public tables",
+            1: "half of the nearest {} public tables; all had fewer rows times epsilon per column",
         }[self.side].format(self.n_tables)
-        low, high = (f"{round(skill, 1) + 0.0:.1f}" for skill in (self.low, self.high))  # + 0.0: no -0.0
-        return f"{had}, half had a skill of {low} to {high} (0 is the most frequent class or the mean, 1 no privacy)"
+        text = f"{low} to {high} % ({tables})"
+        if self.spread is not None:
+            text += f"; two fits differ by {max(self.spread * math.sqrt(2) * 100, 0.1):.1f} points"
+        return text
+
+
+def describe_skill_scale(classes: Sequence[str]) -> str:
+    """Return what 0 % and 100 % of an expected skill are, and what a point is."""
+    usual = "always guessing the most frequent class" if classes else "always guessing the mean"
+    score = "accuracy" if classes else "R2"
+    return f"of what a forest without privacy has over {usual}; a point is 0.01 of {score}:"
 
 
 def estimate_skill(task: TaskKind, n_rows: float, n_columns: int, row_epsilon: float) -> ExpectedSkill:
@@ -68,29 +82,57 @@ def estimate_skill(task: TaskKind, n_rows: float, n_columns: int, row_epsilon: f
     True
     """
     here, known = np.log(max(n_rows * row_epsilon / n_columns, 1e-9)), _load_benchmarks(task)
+    names, near = _near_tables(known, here)
+    skills = [known.skill[near & (known.table == name)].mean() for name in names]
+    low, high = np.percentile(skills, PERCENTILES)
+    side = 0 if known.log_ratio.min() <= here <= known.log_ratio.max() else (-1 if here < known.log_ratio.min() else 1)
+    spreads = known.spread[near & np.isfinite(known.spread)]
+    spread = float(np.median(spreads)) if len(spreads) else None
+    return ExpectedSkill(len(skills), float(low), float(high), side, spread)
+
+
+def _near_tables(known: _BenchmarkSkills, here: float) -> tuple[Any, Any]:
+    """Return the names of the tables with results near a log ratio, and which results these are."""
     away = np.abs(known.log_ratio - here)
     nearest = np.sort([away[known.table == name].min() for name in np.unique(known.table)])
     reach = max(np.log(MAX_RATIO), float(nearest[min(MIN_TABLES, len(nearest)) - 1]))
-    near = away <= reach
-    skills = [known.skill[near & (known.table == name)].mean() for name in np.unique(known.table[near])]
-    low, high = np.percentile(skills, PERCENTILES)
-    side = 0 if known.log_ratio.min() <= here <= known.log_ratio.max() else (-1 if here < known.log_ratio.min() else 1)
-    return ExpectedSkill(len(skills), float(low), float(high), side)
+    return np.unique(known.table[away <= reach]), away <= reach
+
+
+def holdout_cost(task: TaskKind, n_rows: float, n_columns: int, row_epsilon: float, fraction: float) -> float:
+    """Return the skill that is lost by training on fewer rows, the mean over similar benchmark tables.
+
+    >>> 0 <= holdout_cost("classification", 10_000, 10, 1.0, 0.3) < 0.2
+    True
+    """
+    here, known = np.log(max(n_rows * row_epsilon / n_columns, 1e-9)), _load_benchmarks(task)
+    lost = []
+    for name in _near_tables(known, here)[0]:
+        own = known.table == name
+        order = np.argsort(known.log_ratio[own])
+        ratios, skills = known.log_ratio[own][order], known.skill[own][order]
+        whole, part = np.interp([here, here + math.log(1 - fraction)], ratios, skills)
+        lost.append(whole - part)
+    return max(float(np.mean(lost)), 0.0)
 
 
 class _BenchmarkSkills(NamedTuple):
-    """Benchmark results of a task, as parallel arrays: log of rows times epsilon per column, table, skill."""
+    """Benchmark results of a task, as parallel arrays: log of rows times epsilon per column, table, skill, spread."""
 
     log_ratio: Any
     table: Any
     skill: Any
+    spread: Any
 
 
 @cache
 def _load_benchmarks(task: TaskKind) -> _BenchmarkSkills:
     data = json.loads(files("veilwood.forests").joinpath("expected_private_forest.json").read_text(encoding="utf-8"))
     results = [
-        (np.log(table["rows"] * float(epsilon) / table["columns"]), name, skill)
+        (
+            np.log(table["rows"] * float(epsilon) / table["columns"]), name, skill,
+            table.get("spread", {}).get(epsilon, np.nan),
+        )
         for name, table in data["tables"].items() if table["task"] == task and table["skill"]
         for epsilon, skill in table["skill"].items()
     ]  # fmt: skip

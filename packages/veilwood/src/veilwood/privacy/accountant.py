@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from veilwood.errors import PrivacyWarning, redact_url, shorten_text
-from veilwood.privacy.loss import Loss
+from veilwood.errors import PrivacyWarning, WeakGuaranteeWarning, redact_url, shorten_text
+from veilwood.privacy.loss import Loss, guarantee_strength
 from veilwood.privacy.neighbours import Unit, may_protect_less
 
 _MAX_NAME_LENGTH: Final = 500  # characters of a handle
@@ -222,6 +222,12 @@ def warn_of_smaller_unit(unit: Unit, declared: Unit | None, schema_name: str) ->
             f"schema {shorten_text(schema_name)!r} declares {declared} as the unit to protect, and privacy_unit asks "
             f"for {unit}, which may protect less. Hint: leave privacy_unit out to protect the declared unit.",
         )
+
+
+def warn_of_weak_guarantee(epsilon: float | None) -> None:
+    """Warn if an epsilon is a weak guarantee, or nearly none."""
+    if verdict := guarantee_strength(epsilon).verdict:
+        warnings.warn(verdict, WeakGuaranteeWarning, stacklevel=_caller_stack_level())
 
 
 def warn_once(key: object, message: str) -> None:

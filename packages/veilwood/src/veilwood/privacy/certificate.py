@@ -164,7 +164,7 @@ def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipat
     return [assumption for assumption, holds in applies.items() if holds]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PrivacyCertificate:
     """The guarantee of one release, or the reason why there is none.
 
@@ -286,21 +286,26 @@ class PrivacyCertificate:
     def __str__(self) -> str:
         if not self.is_private:
             return f"NOT PRIVATE: {self.reason}"
+        n = len(self.composition)
+        releases = f"{n} noisy release{'s' * (n != 1)}; .to_markdown() has all"
+        return f"{self.strength.label}: {self._guarantee()}; {releases}"
+
+    def _guarantee(self) -> str:
+        """Return loss, unit and adjacency in a few words."""
         bound = f"epsilon={self.epsilon:g}" + (f", delta={self.delta:g}" if self.delta else "")
-        if self.strength.verdict:
-            bound += f" ({self.strength.label})"
-        steps = [f"{names}: {mechanism}" for names, mechanism, *_ in describe_steps(self.composition)]
-        steps = [text.replace(", each: ", ", each ") for text in steps]
-        noise = self.mechanism if len(steps) <= 1 else "; ".join(steps)
-        return f"{bound}, {self.adjacency}, protects {self.unit}; {noise}"
+        return f"{bound}, protects {self.unit}, {_ADJACENCY_TEXTS.get(self.adjacency, self.adjacency)}"
+
+    def __repr__(self) -> str:
+        return f"PrivacyCertificate({self._guarantee() if self.is_private else 'NOT PRIVATE'})"
 
     def _repr_html_(self) -> str:
         """Show the certificate in a notebook."""
-        title = f"Privacy certificate: {self.strength.label}"
-        summary = f"{self.reason}" if not self.is_private else str(self).split(";")[0]
+        summary = str(self.reason) if not self.is_private else self._guarantee()
         head = ("measured", "mechanism", "sensitivity", "loss")
+        badge = (self.strength.label, self.strength.colour)
+        rows = [head, *describe_steps(self.composition)]
         return html_card(
-            title, f"{summary}\n{self.ledger}, entry {self.ledger_entry}", [head, *describe_steps(self.composition)]
+            "Privacy certificate", f"{summary}\n{self.ledger}, entry {self.ledger_entry}", rows, badge=badge
         )
 
     def _describe_decisions(self) -> list[str]:
@@ -351,6 +356,7 @@ def adaptive_decisions(plan: Plan, fingerprint: str) -> dict[str, Any]:
     return {"choices": plan.choices, "layout": plan.layout.to_dict(), "plan_hash": fingerprint}
 
 
+_ADJACENCY_TEXTS: Final = {"add-remove": "added or removed", "replace-one": "replaced by any other"}
 _STEP_KEYS: Final = ("name", "mechanism", "sensitivity", "loss")  # columns of the table of steps
 _TYPED_KEYS: Final = ("kind", "at")  # decide which steps share a line of it
 _FIELD_TYPES: Final[dict[str, Any]] = {

@@ -17,6 +17,7 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from veilwood import errors
@@ -408,13 +409,15 @@ class ChainedLedger(ledger.Ledger):
             lines.append(f"The total is unbounded because of entry {cause.id}: {cause.not_private}.")
         for table in dict.fromkeys(entry.table for entry in entries):
             of_table = [entry for entry in entries if entry.table == table]
-            lines.append(f"{table or 'table not recorded'}: {ledger.total_loss(of_table)}")
+            name = Path(table).name or table or "table not recorded"  # without the folders of this machine
+            lines.append(f"{name}: {ledger.total_loss(of_table)}")
             for e in of_table:
                 mark = "" if e.not_private is None else f", NOT PRIVATE: {e.not_private}"
                 cause_of_end = "rejected" if e.state == "cancelled" else "resolved by a custodian"
                 mark += "" if e.resolution is None else f", {cause_of_end}: {e.resolution}"
                 schema = f" [schema {e.schema[:12]}]" if e.schema else ""
-                lines.append(f"{e.id:>6}  {e.time}  {e.state:<9}  {e.loss}  {e.what} ({e.neighbours}){schema}{mark}")
+                when = e.time[:16].replace("T", " ")
+                lines.append(f"{e.id:>6}  {when}  {e.state:<9}  {e.loss}  {e.what} ({e.neighbours}){schema}{mark}")
         if len({(entry.table, entry.schema) for entry in entries}) > 1:
             lines.append("All tables and schemas above are taken to be of the same people, so their losses add up.")
         if any(entry.state == "reserved" for entry in entries):

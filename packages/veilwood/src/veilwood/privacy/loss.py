@@ -298,6 +298,11 @@ class GuaranteeStrength:
     factor: str
     verdict: str
 
+    @property
+    def colour(self) -> str:
+        """Colour of a badge: green, amber or red."""
+        return {"private": "#2f6f3a", "weak": "#96670f"}.get(self.grade, "#b3412e")
+
 
 def guarantee_strength(epsilon: float | Fraction | None) -> GuaranteeStrength:
     """Return the strength of a guarantee of this epsilon; None means that there is no guarantee.

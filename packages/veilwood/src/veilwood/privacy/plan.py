@@ -91,7 +91,7 @@ class Layout:
         return facts
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """Plan of a release: everything that is decided without the data.
 
@@ -322,7 +322,7 @@ class Plan:
     def explain(self) -> str:
         """Return the plan as text for readers."""
         sentences = {
-            key: f"{value}. What to expect: {self.expected[key]}" if key in self.expected else value
+            key: f"{value}. Expect {self.expected[key]}" if key in self.expected else value
             for key, value in self.notes.items()
             if key in self.expected or len(str(value)) > _MAX_INLINE_NOTE
         }
@@ -330,6 +330,7 @@ class Plan:
         lines = [
             f"{self.estimator} on schema {self.schema_name!r}{': ' if facts else ''}{', '.join(facts)}.",
             *(f"{key.capitalize()}: {value}." for key, value in sentences.items()),
+            *["What is expected is a part of what a forest without privacy has over guessing."] * bool(self.expected),
             f"Costs {self.loss}, protecting {self.neighbours}.",
             f"Releases {self.released}.",
         ]
@@ -354,6 +355,13 @@ class Plan:
     def __str__(self) -> str:
         return self.explain()
 
+    def __repr__(self) -> str:
+        return f"Plan({self.estimator} on {self.schema_name!r}, {self.loss}, {self.neighbours})"
+
     def _repr_html_(self) -> str:
         """Show the plan in a notebook."""
-        return html_card(f"Plan of {self.estimator}: {self.loss}", self.explain())
+        head = ("step", "mechanism", "loss")
+        rows = [(step.name, step.mechanism_text, step.loss_text) for step in self.steps[:_MAX_STEPS_SHOWN]]
+        lines = [f"Protects {self.neighbours}. Releases {self.released}."]
+        lines += [f"{rows}: expect {text}" for rows, text in self.expected.items()]
+        return html_card(f"Plan of {self.estimator}: {self.loss}", "\n".join(lines), [head, *rows])

@@ -31,33 +31,9 @@ from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.loss import format_number
 from veilwood.privacy.plan import Plan
 from veilwood.reporting import describe_guarantee
+from veilwood.reporting.custodian import FACTS, OPTIONAL_FACTS, SENTENCES
 from veilwood.safe_io import read_text
 
-SENTENCES: Final = {
-    "purpose": "What is the model for, and what must it not be used for?",
-    "people": "Whose rows were used, how and when were they collected, and is one unit of protection all of a person?",
-    "decision": "Who decided on epsilon and on the unit of protection, and why are they right for these people?",
-    "access": "Who can reach the raw rows and the ledger, and how are they guarded?",
-    "other_uses": "What else was published from these rows, or tried on them, outside the ledger?",
-}
-"""The five sentences that only a custodian can say, by name, as questions."""
-
-_FACTS: Final = {
-    "title": "Name of the release, for readers.",
-    "curators": "Who publishes it: a list of names.",
-    "authors": "Who filled in this card: a list of names.",
-    "contact": "Where to ask, or to report a problem.",
-    "region": "What region the rows describe, or whose law applies.",
-    "license": "Licence of the model, such as cc-by-4.0.",
-    "release_type": 'One of "One release" and "Many releases" (the same model again, from newer rows).',
-    "data_source_type": 'One of "Static" and "Dynamic" (new rows arrive).',
-}
-_OPTIONAL: Final = {
-    "publication_date": "YYYY-MM-DD. Left empty: the date of the ledger entry.",
-    "sector": "One of Technology, Healthcare, Education, Government, Energy, Finance.",
-    "sources": "Addresses of further documents.",
-    "documentation": "Address of the documentation, which has proofs/door.html. Left empty: pages are named only.",
-}
 _LISTS: Final = ("curators", "authors")
 _CHOICES: Final = {
     "release_type": ("One release", "Many releases"),
@@ -111,16 +87,16 @@ class CustodianCard:
         facts, sentences = data.pop("facts", {}), data.pop("sentences", {})
         if not isinstance(facts, dict) or not isinstance(sentences, dict):
             raise UnreadableError("the card has no tables [facts] and [sentences]. Hint: see veilwood pack --new-card.")
-        unknown = sorted({*data, *(facts.keys() - {*_FACTS, *_OPTIONAL}), *(sentences.keys() - {*SENTENCES})})
+        unknown = sorted({*data, *(facts.keys() - {*FACTS, *OPTIONAL_FACTS}), *(sentences.keys() - {*SENTENCES})})
         if unknown:
             raise ParameterError("card", unknown, "has names that a card does not have", "remove or correct them")
-        wrong = [name for name in (*_FACTS, *_OPTIONAL) if not _is_answer(name, facts.get(name, ""))]
+        wrong = [name for name in (*FACTS, *OPTIONAL_FACTS) if not _is_answer(name, facts.get(name, ""))]
         wrong += [name for name in SENTENCES if not _is_sentence(sentences.get(name, ""))]
         if wrong:
             raise ParameterError(
                 "card", wrong, "has no usable answer to these", "answer each of them in words; nothing is filled in"
             )
-        facts = {name: facts.get(name, "") for name in (*_FACTS, *_OPTIONAL)}
+        facts = {name: facts.get(name, "") for name in (*FACTS, *OPTIONAL_FACTS)}
         return cls(facts, {name: " ".join(sentences[name].split()) for name in SENTENCES}, text)
 
 
@@ -137,11 +113,11 @@ def card_template() -> str:
         "",
         "[facts]",
     ]
-    for name, question in _FACTS.items():
+    for name, question in FACTS.items():
         empty = "[]" if name in _LISTS else '""'
         lines += [f"# {question}", f"{name} = {empty}"]
     lines += ["", "# The following may stay empty."]
-    for name, question in _OPTIONAL.items():
+    for name, question in OPTIONAL_FACTS.items():
         lines += [f"# {question}", f'{name} = ""']
     lines += ["", "[sentences]"]
     for name, question in SENTENCES.items():
@@ -152,7 +128,7 @@ def card_template() -> str:
 def _is_answer(name: str, value: object) -> bool:
     if name in _LISTS:
         return isinstance(value, list) and bool(value) and all(_is_line(each) for each in value)
-    if name in _OPTIONAL and value == "":
+    if name in OPTIONAL_FACTS and value == "":
         return True
     if name == "publication_date":
         return isinstance(value, str) and _is_date(value)

@@ -58,18 +58,23 @@ def axis(feature: int, starts: list[int], groups: list[int] | None = None) -> Ax
 
 
 AGE, WARD = axis(0, [0, 20_000, 40_000]), axis(1, [0, 1, 2])
+ROWS = np.arange(9.0)
 
 
 def test_effects_are_read_off_the_trees_that_hold_them() -> None:
     pair = np.arange(9.0).reshape(9, 1)
-    alone = EffectEstimate(ContingencyTable((AGE,)), np.array([[1.0], [2.0], [-3.0]]), np.full((3, 1), 0.5))
-    result = EffectForest.from_estimates([alone, EffectEstimate(ContingencyTable((AGE, WARD)), pair, pair / 2)], 1)
+    alone = EffectEstimate(ContingencyTable((AGE,)), np.array([[1.0], [2.0], [-3.0]]), np.full((3, 1), 0.5), ROWS[:3])
+    result = EffectForest.from_estimates(
+        [alone, EffectEstimate(ContingencyTable((AGE, WARD)), pair, pair / 2, ROWS)], 1
+    )
     effects = read_effects(result, ENCODING)
     assert (effects.unit, effects.outputs) == ("log-odds of yes", ("yes",))
     (main,), (both,) = effects.main, effects.interactions
     assert main.column == "age"
     assert main.effect[:, 0].tolist() == [1, 2, -3]
     assert main.error[:, 0].tolist() == [0.5 * ERROR_BARS] * 3
+    assert main.rows is not None
+    assert main.rows.tolist() == [0, 1, 2]
     assert main.edges is not None
     assert main.edges == pytest.approx([0, 100 * 20_000 / 65535, 100 * 40_000 / 65535, 100], abs=1e-6)
     assert both.groups[1] == ("A", "B", "C")

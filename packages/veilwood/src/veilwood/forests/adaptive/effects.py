@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import chi2, qmc
 
 from veilwood.arrays import AnyArray, Floats, Int32s, Ints
-from veilwood.charts import draw_category_bars, draw_steps, html_card
+from veilwood.charts import COLOURS, draw_category_effect, draw_number_effect, html_card, shorten_label
 from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.data.encoding import Encoding
 from veilwood.errors import ModelFileError
@@ -86,11 +86,12 @@ class TableScores(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EffectEstimate:
-    """Estimated main effect of a column, or interaction of two: values per cell and their standard errors."""
+    """Estimated main effect of a column, or interaction of two: values, their standard errors and rows per cell."""
 
     table: ContingencyTable
     values: Floats
     errors: Floats
+    rows: Floats
 
     @property
     def strength(self) -> float:
@@ -199,6 +200,7 @@ class _EffectReading(NamedTuple):
     logits: Floats
     noise: Floats
     sampling: Floats
+    rows: Floats
 
     @property
     def precision(self) -> float:
@@ -244,7 +246,8 @@ class _EffectReader:
             values, variance = _center_values(values, variance, axis)
         variance += (RESTORED_ERROR * (1 - pull.mean()) * values) ** 2
         flat = (table.n_cells, len(self._start))
-        return EffectEstimate(table, values.reshape(flat), np.sqrt(variance).reshape(flat))
+        rows = np.mean([reading.rows for reading in self._alike], axis=0)
+        return EffectEstimate(table, values.reshape(flat), np.sqrt(variance).reshape(flat), rows)
 
     def _read_step(self, before: Sequence[TableScores], step: TableScores) -> _EffectReading:
         table, _, seen = step
@@ -253,31 +256,32 @@ class _EffectReader:
         sums, noise = _fold_cells(seen.sums, table, cells), merged * seen.noise
         if seen.rows is None:
             counts = np.maximum(sums, max(noise**0.5, 1.0))
-            return self._read_counts(cells, counts, noise / counts**2)
+            return self._read_counts(cells, counts, noise / counts**2, sums.sum(axis=1))
         rows, by_rows = _fold_cells(seen.rows[:, None], table, cells), merged * seen.rows_noise
         scores = self._start + self._rows.score_rows(before, self._member_cells(cells), len(self._start))
         if not self._n_classes:
             moved = seen.limit * sums / rows
             noisy = (seen.limit**2 * noise + moved**2 * by_rows) / rows**2 + (CLIPPED_ERROR * moved) ** 2
-            return _EffectReading(cells, scores.mean(axis=1) + moved, noisy, seen.limit**2 * seen.spread / rows)
+            sampling = seen.limit**2 * seen.spread / rows
+            return _EffectReading(cells, scores.mean(axis=1) + moved, noisy, sampling, rows[:, 0])
         shares = _class_probabilities(scores).mean(axis=1)
         sums = np.column_stack([-sums, sums]) if self._n_classes == 2 else sums
         least = np.minimum(max(noise**0.5, 1.0), rows / (2 * self._n_classes))
         counts = np.maximum(rows * shares + sums, least)
         by_count = by_rows * (shares - counts / counts.sum(axis=1, keepdims=True)) ** 2
-        return self._read_counts(cells, counts, (noise + by_count) / counts**2, opposed=True)
+        return self._read_counts(cells, counts, (noise + by_count) / counts**2, rows[:, 0], opposed=True)
 
     def _read_counts(
-        self, cells: ContingencyTable, counts: Floats, noise: Floats, opposed: bool = False
+        self, cells: ContingencyTable, counts: Floats, noise: Floats, rows: Floats, opposed: bool = False
     ) -> _EffectReading:
         """Return a reading with its variances; ``opposed``: both classes share one noise value, with opposite signs."""
         sampling = 1 / counts
         if self._n_classes == 2:
             roots = np.sqrt(noise).sum(axis=1, keepdims=True)
             noise = roots**2 if opposed else noise.sum(axis=1, keepdims=True)
-            return _EffectReading(cells, counts, noise, sampling.sum(axis=1, keepdims=True))
+            return _EffectReading(cells, counts, noise, sampling.sum(axis=1, keepdims=True), rows)
         return _EffectReading(
-            cells, counts, _center_values(counts, noise, 1)[1], _center_values(counts, sampling, 1)[1]
+            cells, counts, _center_values(counts, noise, 1)[1], _center_values(counts, sampling, 1)[1], rows
         )
 
     def _member_cells(self, cells: ContingencyTable) -> dict[int, Ints]:
@@ -295,7 +299,7 @@ class _EffectReader:
         Return the scores, their two variances, and the attenuation: the slope of mean log-odds in the score.
         """
         if not self._n_classes:
-            return *reading[1:], np.ones_like(reading.logits)
+            return reading.logits, reading.noise, reading.sampling, np.ones_like(reading.logits)
         wanted = reading.logits / reading.logits.sum(axis=1, keepdims=True)
         left = self._to_scores(np.log(wanted))
         most = MAX_RESTORED * np.abs(left - left.mean(axis=0)).max(axis=0) + np.abs(left.mean(axis=0))
@@ -343,22 +347,25 @@ ERROR_BARS: Final = 2.0  # half width in standard errors: about one bar in 20 mi
 
 
 class EffectForest(NamedTuple):
-    """Estimates as a forest: one tree per column or pair, with values and standard errors per leaf."""
+    """Estimates as a forest: one tree per column or pair, with values, standard errors and noisy rows per leaf."""
 
     forest: Forest
     values: Floats
     errors: Floats
+    rows: Floats
 
     @classmethod
     def from_estimates(cls, estimates: Sequence[EffectEstimate], n_outputs: int) -> EffectForest:
         """Convert estimates to trees; without estimates, to a single leaf."""
         forest, cells = tables_to_forest([estimate.table for estimate in estimates] or [ContingencyTable(())])
         values, errors = np.zeros((2, forest.n_leaves, n_outputs))
+        rows = np.zeros((forest.n_leaves, 1))
         bounds = zip(forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=True)
         for (first, last), estimate in zip(bounds, estimates, strict=False):
             values[first:last] = estimate.values[cells[first:last]]
             errors[first:last] = estimate.errors[cells[first:last]]
-        return cls(forest, values, errors)
+            rows[first:last, 0] = estimate.rows[cells[first:last]]
+        return cls(forest, values, errors, rows)
 
 
 class MeasuredEffect:
@@ -413,6 +420,8 @@ class MainEffect(MeasuredEffect):
         Bounds of the intervals of a numeric column; None for categories.
     n_candidates : int
         Number of columns.
+    rows : ndarray or None
+        Released number of rows of each group, with noise, so that it can be negative.
     """
 
     column: str
@@ -421,6 +430,18 @@ class MainEffect(MeasuredEffect):
     error: Floats
     edges: Floats | None = None
     n_candidates: int = 1
+    rows: Floats | None = None
+
+    def draw(self, outputs: Sequence[str], scale: tuple[float, float] | None = None) -> str:
+        """Return a picture of the effect, as SVG; ``scale`` is a range to draw on."""
+        rows = None if self.rows is None else self.rows.tolist()
+        if self.edges is None:
+            return draw_category_effect(
+                self.groups, self.effect, self.error, outputs, rows=rows, scale=scale, label=self.column
+            )
+        return draw_number_effect(
+            self.edges.tolist(), self.effect, self.error, outputs, rows=rows, scale=scale, label=self.column
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -446,7 +467,7 @@ class Interaction(MeasuredEffect):
     n_candidates: int = 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Effects:
     """Main effects and strongest measured interactions, each in order of strength.
 
@@ -507,34 +528,64 @@ class Effects:
         """Show the strongest effects in a notebook, with their error bars."""
         figures = []
         for main in self.main[:_MAX_SHOWN]:
-            draw = draw_steps if main.groups[0].startswith("[") else draw_category_bars
-            figures.append((main.column, draw(main.groups, main.effect, main.error, self.outputs)))
-        return html_card(f"Effects, in {self.unit}", f"for {', '.join(self.outputs)}", figures=figures)
+            figures.append((main.column, main.draw(self.outputs)))
+        clear = ", ".join(" x ".join(pair.columns) for pair in self.interactions if pair.is_clear) or "none"
+        key = {} if len(self.outputs) == 1 else dict(zip(self.outputs, COLOURS * len(self.outputs), strict=False))
+        text = f"on the {self.unit}; pairs beyond noise: {clear}"
+        return html_card("What each column adds", text, figures=figures, key=key)
+
+    def __repr__(self) -> str:
+        names = ", ".join(main.column for main in self.main[:3]) + ", ..." * (len(self.main) > 3)
+        clear = sum(pair.is_clear for pair in self.interactions)
+        return f"Effects({names or 'no column'} on the {self.unit}; {clear} pairs beyond noise)"
 
     def __str__(self) -> str:
         if not self.main:
             return "No column was measured: every row gets the same prediction."
-        width = max(len(main.column) for main in self.main)
-        lines = [f"Main effects ({self.unit}), strongest first, with error bars that miss about one time in 20:"]
-        lines += [
-            f"  {main.column:<{width}}  {main.strength:6.3g}   "
-            f"least {self._effect_text(main, int(main.effect.argmin()))}, "
-            f"most {self._effect_text(main, int(main.effect.argmax()))}"
-            for main in self.main
-        ]
+        several = len(self.outputs) > 1
+        names = [shorten_label(main.column, 14) for main in self.main]
+        width = max(map(len, names))
+        room = width + (9 if several else 21)
+        head = f"Adds to the {self.unit}"
+        lines = [head] * (len(head) > room) + [f"{head if len(head) <= room else '':<{room}} {'lowest':<23}  highest"]
+        for name, main in zip(names, self.main, strict=True):
+            spark = "" if several else f"{_sparkline(main.effect[:, 0]):<10}  "
+            ends = (self._effect_text(main, int(place)) for place in (main.effect.argmin(), main.effect.argmax()))
+            lines.append(
+                f"{name:<{width}}  {main.strength:5.3g}  {spark}{'  '.join(f'{end:<23}' for end in ends)}".rstrip()
+            )
         clear = [pair for pair in self.interactions if pair.is_clear]
-        if clear:
-            lines.append("Interactions, strongest first, and what the largest of all pairs could show by chance:")
-            lines += [f"  {' x '.join(pair.columns)}  {pair.strength:.3g} (noise {pair.noise:.3g})" for pair in clear]
-        if len(clear) < len(self.interactions):
-            others = (" x ".join(pair.columns) for pair in self.interactions if not pair.is_clear)
-            lines.append(f"Interactions within noise: {', '.join(others)}")
+        lines += [f"{' x '.join(pair.columns)}  {pair.strength:.2g} (noise {pair.noise:.2g})" for pair in clear]
+        rest = len(self.interactions) - len(clear)
+        if not clear:
+            lines.append(f"Pairs: none of {rest} beyond noise." if rest else "Pairs: none measured.")
+        elif rest:
+            lines.append(f"{rest} other pairs within noise.")
+        lines.append("± covers 95 %; * beyond noise.")
         return "\n".join(lines)
 
     def _effect_text(self, main: MainEffect, place: int) -> str:
+        """Return a group with its effect and error in 23 characters, marked if it exceeds the error."""
         group, output = divmod(place, main.effect.shape[1])
-        which = f" for {self.outputs[output]}" if len(self.outputs) > 1 else ""
-        return f"{main.groups[group]}{which} {main.effect[group, output]:+.2f} ± {main.error[group, output]:.2f}"
+        name = main.groups[group] if len(self.outputs) == 1 else f"{main.groups[group]}: {self.outputs[output]}"
+        effect, error = main.effect[group, output], main.error[group, output]
+        mark = "*" if main.is_clear and abs(effect) > error else ""
+        return f"{shorten_label(name, 10):<10} {effect:+.2f}±{error:.2f}{mark}"
+
+
+_BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_SPARKS: Final = 10  # characters
+
+
+def _sparkline(values: Floats) -> str:
+    """Return up to ten values as blocks; of more, the means of neighbours.
+
+    >>> _sparkline(np.array([0.0, 0.5, 1.0]))
+    '▁▅█'
+    """
+    parts = [part.mean() for part in np.array_split(values, min(len(values), _SPARKS))]
+    low, reach = min(parts), max(max(parts) - min(parts), TINY)
+    return "".join(_BLOCKS[round((part - low) / reach * (len(_BLOCKS) - 1))] for part in parts)
 
 
 def read_effects(effect_forest: EffectForest, encoding: Encoding) -> Effects:
@@ -549,10 +600,15 @@ def read_effects(effect_forest: EffectForest, encoding: Encoding) -> Effects:
             ERROR_BARS * scale * effect_forest.errors[tree.leaves],
         )
         labels = tuple(_group_labels(encoding, *axis) for axis in zip(tree.features, tree.codes, strict=True))
+        kept = [[i for i, label in enumerate(axis) if label] for axis in labels]
+        effect, error = effect[np.ix_(*kept)], error[np.ix_(*kept)]
+        labels = tuple(tuple(label for label in axis if label) for axis in labels)
         names = [encoding.columns[feature].name for feature in tree.features]
         if len(names) == 1:
             edges = _interval_edges(encoding, tree.features[0], tree.codes[0])
-            mains.append(MainEffect(names[0], labels[0], effect, error, edges, n_columns))
+            edges = None if edges is None else np.unique(edges)
+            rows = effect_forest.rows[tree.leaves, 0][kept[0]]
+            mains.append(MainEffect(names[0], labels[0], effect, error, edges, n_columns, rows))
         elif len(names) == 2:
             candidates = n_columns * (n_columns - 1) // 2
             pairs.append(Interaction((names[0], names[1]), (labels[0], labels[1]), effect, error, candidates))
@@ -647,16 +703,26 @@ def _interval_edges(encoding: Encoding, feature: int, codes: Ints) -> Floats | N
     if column.kind == "categorical":
         return None
     lower, upper = column.bounds
-    inside = codes[1:][codes[1:] != (-1 if missing is None else missing)]
-    return np.array([lower, *encoding.threshold(feature, inside).tolist(), upper])
+    inside = encoding.threshold(feature, codes[1:][codes[1:] != (-1 if missing is None else missing)])
+    if column.whole:  # halfway between the last integer of an interval and the first of the next
+        return np.array([lower - 0.5, *(np.ceil(inside) - 0.5).tolist(), upper + 0.5])
+    return np.array([lower, *inside.tolist(), upper])
 
 
 def _group_labels(encoding: Encoding, feature: int, codes: Ints) -> tuple[str, ...]:
-    """Return labels of the groups of a column: categories, or intervals between thresholds."""
+    """Return labels of the groups of a column: categories, or intervals, whose end belongs to the next one.
+
+    An interval of whole numbers that holds none has an empty label.
+    """
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     edges = _interval_edges(encoding, feature, codes)
     if edges is None:
         return (*column.values, *(["missing"] if missing is not None else []))
-    ends = [*(f"{end:.4g})" for end in edges[1:-1]), f"{edges[-1]:.4g}]"]
-    intervals = [f"[{start:.4g}, {end}" for start, end in zip(edges[:-1], ends, strict=True)]
+    starts, ends = edges[:-1], edges[1:]
+    if column.whole:
+        starts, ends = np.ceil(starts) + 0.0, np.floor(ends)  # no -0
+    intervals = [f"{start:.4g} to {end:.4g}" for start, end in zip(starts, ends, strict=True)]
+    if column.whole:
+        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        intervals = ["" if b < a else f"{a:.6g}" if a == b else f"{a:.6g} to {b:.6g}" for a, b in pairs]
     return (*intervals, *(["missing"] if missing is not None and codes[-1] == missing else []))

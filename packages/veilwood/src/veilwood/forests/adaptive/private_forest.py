@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
@@ -36,6 +37,7 @@ from veilwood.forests.expected_skill import estimate_skill
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.safe_io import is_int_in
@@ -46,6 +48,7 @@ from veilwood.trees.random import public_generators
 
 EXAMPLE_ROWS: Final = (1_000, 30_000, 1_000_000)  # numbers of rows that a plan describes if n_rows is not declared
 MAX_LEAF_VALUE: Final = 1e6  # largest absolute leaf value or start in a file; fits stay far below
+MAX_ROWS: Final = 1e15  # largest absolute number of rows of a group in a file
 NO_MEASUREMENTS: Final = "initial estimate only"
 
 
@@ -122,6 +125,7 @@ class PrivateForestModel(method.ForestModel):
         """Return the arrays of a model file: forest, leaf values, start and effects."""
         arrays = {"leaf_values": self.leaf_values, "start": self.start}
         effects = {**self.effects.forest.to_arrays(), "values": self.effects.values, "errors": self.effects.errors}
+        effects["rows"] = self.effects.rows
         arrays |= {f"effects_{name}": array for name, array in effects.items()}
         if self.cell_forest is not None:
             cells = {**self.cell_forest.forest.to_arrays(), "values": self.cell_forest.values}
@@ -317,9 +321,13 @@ def _describe_expected_skill(request: method.FitRequest, n_rows: int) -> str | N
     """Return the quality of predictions on benchmark tables of this size, or None for a fit without noise."""
     if request.loss.epsilon is None:
         return None
-    # By epsilon alone: a delta is spent only if it leaves less noise.
-    row_epsilon = AdaptiveBudget(Loss.pure(request.loss.epsilon), request.neighbours).row_epsilon
+    row_epsilon = row_epsilon_of(request.loss, request.neighbours)
     return str(estimate_skill(request.schema.task, n_rows, len(request.schema.features), row_epsilon))
+
+
+def row_epsilon_of(loss: Loss, neighbours: Neighbours) -> float:
+    """Return the epsilon of one row; by epsilon alone, as a delta is spent only if it leaves less noise."""
+    return AdaptiveBudget(Loss.pure(loss.epsilon or Fraction(0)), neighbours).row_epsilon
 
 
 def _read_cell_forest(arrays: method.Arrays, encoding: Encoding) -> FittedForest:
@@ -344,14 +352,15 @@ def _read_effects(arrays: method.Arrays, encoding: Encoding, width: int) -> Effe
     values, errors = (_read_numbers(own, name, (forest.n_leaves, width)) for name in ("values", "errors"))
     if errors.min(initial=0) < 0:
         raise ModelFileError("standard errors of effects must not be negative.")
-    return EffectForest(forest, values, errors)
+    rows = _read_numbers(own, "rows", (forest.n_leaves, 1), MAX_ROWS)
+    return EffectForest(forest, values, errors, rows)
 
 
-def _read_numbers(arrays: method.Arrays, name: str, shape: tuple[int, ...]) -> Floats:
+def _read_numbers(arrays: method.Arrays, name: str, shape: tuple[int, ...], limit: float = MAX_LEAF_VALUE) -> Floats:
     found = arrays.get(name)
     if found is None or found.dtype != np.float64 or found.shape != shape or not np.isfinite(found).all():
         raise ModelFileError(f"{name} of the model is missing, or not as many numbers as there are leaves.")
-    if not np.abs(found).max(initial=0) < MAX_LEAF_VALUE:
+    if not np.abs(found).max(initial=0) < limit:
         raise ModelFileError(f"{name} of the model holds no scores.")
     return found
 
