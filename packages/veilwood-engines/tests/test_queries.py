@@ -95,6 +95,6 @@ def test_every_engine_answers_with_the_same_integers(
             if HAVE_NUMBA:
                 np.testing.assert_array_equal(answer_query(query, rows, fast=True), expected, err_msg=str(query))
         for asked in query_tables(table.columns):
-            together = (RowsByCell(asked), GradientSums([asked], table.n_classes, 3000))
+            together: tuple[RowQuery, ...] = (RowsByCell(asked), GradientSums([asked], table.n_classes, 3000))
             for answer, query in zip(backend.run_together(together), together, strict=True):
                 np.testing.assert_array_equal(answer, answer_query(query, rows, fast=False), err_msg=str(query))
