@@ -17,9 +17,8 @@ from functools import partial, reduce
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from joblib import effective_n_jobs
 
-from veilwood.arrays import Bools, Codes, Int32s, Ints
+from veilwood.arrays import Bools, Codes, Int32s, Ints, count_threads
 from veilwood.data.contributions import IdFilter, Weights, bound_contributions, id_column
 from veilwood.data.counts import RowBackend
 from veilwood.data.encoding import Encoding
@@ -111,7 +110,7 @@ class Source:
 
     def map_batches(self, function: Callable[[Batch], Made], *, n_jobs: int | None = 1) -> Iterator[Made]:
         """Read all rows once and apply ``function`` to each batch, in order; threads take a few batches at a time."""
-        if (n_threads := effective_n_jobs(n_jobs)) == 1:
+        if (n_threads := count_threads(n_jobs)) == 1:
             yield from map(function, self.batches())
             return
         made: deque[Future[Made]] = deque()
@@ -128,7 +127,7 @@ class Source:
 
         Threads take turns in reading; each encodes and counts its own batches, so that no core waits.
         """
-        n_threads = effective_n_jobs(n_jobs)
+        n_threads = count_threads(n_jobs)
         if n_threads == 1 or count([]).size > MAX_CELLS_PER_THREAD:
             return self.share_sums(count(track_progress(self.batches(), progress_label), n_jobs=n_jobs))
         unread = track_progress(self._read(), progress_label)

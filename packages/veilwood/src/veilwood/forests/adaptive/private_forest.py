@@ -393,7 +393,7 @@ _PARAMETERS = """
     ledger : Ledger or path, optional
         Ledger to charge.
     n_jobs : int, optional
-        Threads.
+        Number of threads, as in scikit-learn: None is one, -1 one per core. The model is the same for any number.
     invalid : {"refuse", "drop"}
         Rows that do not fit the schema: reject the fit, or drop these rows.
 """
