@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -252,13 +252,14 @@ def empty_batch(encoding: Encoding) -> Batch:
     return Batch(np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
 
 
-def select_rows(batch: Batch, *masks: Bools | None) -> Batch:
-    """Return the rows that every mask marks."""
-    chosen = [mask for mask in masks if mask is not None]
-    if not chosen:
+def select_rows(batch: Batch, *factors: Bools | Ints | None) -> Batch:
+    """Return each row as often as the product of the factors says; a mask is a factor of 0 or 1."""
+    given = [factor for factor in factors if factor is not None]
+    if not given:
         return batch
-    kept = np.logical_and.reduce(chosen)
-    return batch._replace(codes=batch.codes[kept], target=batch.target[kept])
+    copies = reduce(np.multiply, given)
+    rows = copies if copies.dtype == bool else np.repeat(np.arange(len(copies)), copies)
+    return batch._replace(codes=batch.codes[rows], target=batch.target[rows])
 
 
 def open_memory(
@@ -276,17 +277,13 @@ def open_memory(
     """Encode a table and its target."""
     table = view_table(X, encoding, invalid)
     batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap), estimator=estimator)
-    chosen = None
+    of_id = copies = None
     if cap is not None:
         times = None if encoding.time_index is None else [batch.codes[:, encoding.time_index]]
-        (chosen,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter, times)
-    if weights is None:
-        codes, target, *_ = select_rows(batch, chosen, fits)
-    else:
+        (of_id,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter, times)
+    if weights is not None:
         copies = weights.draw_copies(len(batch.target), invalid)
-        for mask in (chosen, fits):
-            copies = copies if mask is None else copies * mask
-        codes, target = np.repeat(batch.codes, copies, axis=0), np.repeat(batch.target, copies)
+    codes, target, *_ = select_rows(batch, copies, of_id, fits)
 
     def read_slices() -> Iterator[Callable[[], Batch]]:
         for start in range(0, max(len(codes), 1), batch_rows):
@@ -300,7 +297,7 @@ def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None
     """Make a source of an iterator of tables. The consumer of a batch encodes it."""
     if cap is not None:
         raise UseError(
-            f"at most {cap.at_most} rows of each {cap.id!r} cannot be chosen while rows stream by. "
+            f"how often a row of each {cap.id!r} counts cannot be decided while rows stream by. "
             "Hint: pass files or a table, which can be read several times."
         )
 
