@@ -254,10 +254,8 @@ class State:
     @property
     def even_rows(self) -> float:
         """Rows that would tell as much with even classes: 784 for 10,000 rows with two percent of positives."""
-        if not self.class_counts.size:
-            return self.n_rows
-        impurity = float((self.frequencies * (1 - self.frequencies)).sum())
-        return self.n_rows * impurity / (1 - 1 / self.class_counts.size)
+        impurity, n_classes = float((self.frequencies * (1 - self.frequencies)).sum()), self.class_counts.size
+        return self.n_rows * impurity / (1 - 1 / n_classes) if n_classes else self.n_rows
 
     def with_decision(self, text: str) -> State:
         """Add a decision."""
