@@ -37,7 +37,7 @@ from veilwood.forests.expected_skill import estimate_skill
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.neighbours import Neighbours, RowsOf
 from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import counting_step
@@ -154,12 +154,15 @@ class PrivateForest(method.Method[PrivateForestParameters]):
 
     def make_design(self, request: method.FitRequest) -> PrivateForestDesign:
         """Plan the first step; later steps are planned from released values, and the notes describe them."""
-        given = self.parameters.n_rows
-        return self._design_for_rows(request, None if given is None else int(given), declared=True)
+        given = None if self.parameters.n_rows is None else int(self.parameters.n_rows)
+        if given is not None and isinstance(request.neighbours.unit, RowsOf):  # rows of an id are repeated or left out
+            return self._design_for_rows(request, None, declared=False, examples=(given,))
+        return self._design_for_rows(request, given, declared=True)
 
     def _design_for_rows(
-        self, request: method.FitRequest, n_rows: int | None, *, declared: bool, loss: Loss | None = None
-    ) -> PrivateForestDesign:
+        self, request: method.FitRequest, n_rows: int | None, *, declared: bool, loss: Loss | None = None,
+        examples: Sequence[int] = EXAMPLE_ROWS,
+    ) -> PrivateForestDesign:  # fmt: skip
         encoding, n_classes = Encoding(request.schema, "grid"), len(request.schema.classes)
         columns = bin_columns(encoding)
         loss = loss or loop.planned_loss(columns, n_classes, n_rows, request)
@@ -169,7 +172,7 @@ class PrivateForest(method.Method[PrivateForestParameters]):
             budget = loop.with_accounting(columns, n_classes, float(n_rows), budget)
         step = loop.plan_first_step(budget, n_classes, n_rows)
         notes, skills = {}, {}
-        for n in EXAMPLE_ROWS if n_rows is None else (n_rows,):
+        for n in examples if n_rows is None else (n_rows,):
             key = f"at {n:,} rows"
             notes[key] = loop.describe(columns, n_classes, n, AdaptiveBudget(loss, request.neighbours))
             if skill := _describe_expected_skill(request, n):
@@ -494,10 +497,12 @@ _PARAMETERS = """
         The privacy budget; delta=0 is pure epsilon. A delta above 0 gives better models of large tables.
     n_rows : int, optional
         The number of rows, or an estimate of it, if public; ``plan()`` then describes the fit for this number.
-        Otherwise the first step measures it, with a twentieth of the budget.
+        Otherwise the first step measures it, with a twentieth of the budget. It is always measured if the unit is all
+        rows of an id, because these are repeated.
     privacy_unit : "row", int, dict or None
-        Unit that the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``. Default: the unit that
-        the schema declares, or one row. A choice that may protect less than the schema declares warns once.
+        Unit that the guarantee protects: one row, k rows, or all rows of an id, ``{"id": column, "at_most": k}``,
+        each of which counts k / m times if the id has m. Default: the unit that the schema declares, or one row. A
+        choice that may protect less than the schema declares warns once.
     adjacency : {"add-remove", "replace-one"}
         Neighbouring relation: whether the data of one unit is added or removed, or replaced.
     max_weight : int, optional
@@ -508,7 +513,7 @@ _PARAMETERS = """
     ledger : Ledger or path, optional
         Ledger to charge.
     n_jobs : int, optional
-        Threads.
+        Number of threads, as in scikit-learn: None is one, -1 one per core. The model is the same for any number.
     invalid : {"refuse", "drop"}
         Rows that do not fit the schema: reject the fit, or drop these rows.
 """
