@@ -301,12 +301,10 @@ def _with_start(fit: Fit, state: State, start: Int32s) -> State:
 def _with_totals(fit: Fit, state: State, totals: Floats) -> State:
     """Set the initial score from class totals, and the limit of gradients from the largest."""
     frequencies, limit = totals / totals.sum(), state.residual_limit
-    logs = np.log(frequencies)
-    scores = logs[1:] - logs[:1] if fit.n_classes == 2 else logs
     if fit.n_classes == 2:
         limit = min(GRADIENT_UNITS, int(GRADIENT_UNITS * (float(frequencies.max()) + GRADIENT_MARGIN)))
     state = replace(state, frequencies=frequencies, residual_limit=limit)
-    return _with_start(fit, state, np.rint(scores * SCORE_UNITS).astype(np.int32))
+    return _with_start(fit, state, shrinkage.initial_scores(totals))
 
 
 def _with_step(
