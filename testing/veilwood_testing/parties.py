@@ -134,7 +134,7 @@ class Threads(Parties):
         def served(engine: Engine, heard: Callable[[int], dict[str, Any]]) -> Ints:
             present = joint.OnlineOwners(engine, heard(engine.party), estimator)
             sums = joint.SharedSums.from_collector(engine, present.collect_sums)
-            return joint.run_server(engine, estimator, plan, "sampled", sums, present.broadcast)
+            return joint.run_server(engine, estimator, plan, "sampled", sums, present.send_opened)
 
         def of(party: int) -> dict[str, Any]:
             return {str(number): voices[number][party][1] for number in range(len(voices))}

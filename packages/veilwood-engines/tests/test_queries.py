@@ -16,7 +16,7 @@ import pytest
 import veilwood as vw
 from veilwood.arrays import HAVE_NUMBA
 from veilwood.data.batches import Batch, Source
-from veilwood.data.counts import RowBackend, RowQuery
+from veilwood.data.counts import GradientSums, RowBackend, RowQuery, RowsByCell
 from veilwood.forests.adaptive.row_backend import MemoryBackend, ScoredRows, answer_query, n_outputs
 from veilwood_engines import gpu
 from veilwood_engines.cluster.source import PartitionBackend
@@ -94,3 +94,7 @@ def test_every_engine_answers_with_the_same_integers(
             np.testing.assert_array_equal(answer, expected, err_msg=str(query))
             if HAVE_NUMBA:
                 np.testing.assert_array_equal(answer_query(query, rows, fast=True), expected, err_msg=str(query))
+        for asked in query_tables(table.columns):
+            together: tuple[RowQuery, ...] = (RowsByCell(asked), GradientSums([asked], table.n_classes, 3000))
+            for answer, query in zip(backend.run_together(together), together, strict=True):
+                np.testing.assert_array_equal(answer, answer_query(query, rows, fast=False), err_msg=str(query))

@@ -310,7 +310,11 @@ def _fit_and_compare(fitted: BaseForest, schema: Schema, table: pd.DataFrame, in
     with warnings.catch_warnings():  # one row per leaf is less than the noise on purpose; canaries are not private
         warnings.simplefilter("ignore", UtilityWarning)
         warnings.simplefilter("ignore", PrivacyWarning)
-        recorded = _fit_recorded(fitted, table[included], target[included])
+        X, y = table[included], target[included]
+        if isinstance(fitted, PrivateForestClassifier):  # no table is released if nearly all rows have one class
+            others = table[::2]  # known rows of the other class
+            X, y = pd.concat([X, others]), np.append(y, [low] * len(others))
+        recorded = _fit_recorded(fitted, X, y)
         if isinstance(fitted, PrivateForestRegressor):
             return _round_ratios(fitted, recorded, table, is_low), np.ones(len(table), bool)
         values, leaves, contribution = _released_leaves(fitted, recorded, table)

@@ -179,8 +179,8 @@ def kept_of(people: list[Any], folder: Path, at_most: int) -> np.ndarray:
     return count_in_database(f"sqlite:///{folder}/people.sqlite#t", schema, RowsOf("person", at_most=at_most))
 
 
-@pytest.mark.parametrize("at_most", [1, 2, 3])
-def test_an_id_keeps_at_most_k_rows_and_moves_nobody_else(
+@pytest.mark.parametrize("at_most", [1, 2, 3, 5, 12])
+def test_an_id_counts_as_k_rows_and_moves_nobody_else(
     at_most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("veilwood_engines.sql.source.secret_key", lambda: b"k" * 32)

@@ -38,8 +38,8 @@ TaskName = Annotated[
 ]
 
 
-@secure.command()
-def setup(
+@secure.command("setup")
+def set_up_task(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder for the folders of all roles.")],
     schema: Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="Schema, a JSON file.")],
     owner: Annotated[
@@ -140,8 +140,8 @@ def setup(
     print(f"Keep {folder / 'authorities'} and its secrets offline: they can be used to add parties.")
 
 
-@secure.command()
-def request(folder: RoleFolder) -> None:
+@secure.command("request")
+def request_identity(folder: RoleFolder) -> None:
     """Draw a key for this role on this machine and write a certificate request.
 
     Use it for renewal too: the present certificate stays in use until the new one is installed.
@@ -162,8 +162,8 @@ def request(folder: RoleFolder) -> None:
     )
 
 
-@secure.command()
-def sign(
+@secure.command("sign")
+def sign_identity(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder of setup, with the authorities.")],
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="Certificate request of the role.")],
     who: Annotated[
@@ -195,8 +195,8 @@ def sign(
     print(f"{out} is the certificate of {who}. Send it to that role.")
 
 
-@secure.command()
-def install(
+@secure.command("install")
+def install_identity(
     folder: RoleFolder,
     certificate: Annotated[Path, typer.Argument(metavar="PEM", help="Certificate signed by the authority.")],
 ) -> None:
@@ -214,8 +214,8 @@ def install(
     print(f"{config.party_name} is certified.")
 
 
-@secure.command()
-def server(
+@secure.command("server")
+def run_server(
     folder: RoleFolder,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log details of failures.")] = False,
     metrics: Annotated[
@@ -247,8 +247,8 @@ def server(
         running.close()
 
 
-@secure.command()
-def owner(
+@secure.command("owner")
+def run_owner(
     folder: RoleFolder,
     table: Annotated[
         str | None, typer.Argument(metavar="[TABLE]", help="Rows: CSV, Parquet or Arrow. Without it, print the status.")
@@ -408,8 +408,8 @@ def _read_texts(table: Path, column: str) -> Any:
     return rows
 
 
-@secure.command()
-def user(
+@secure.command("user")
+def query_model(
     folder: RoleFolder,
     table: Annotated[str, typer.Argument(metavar="TABLE", help="Queries: rows with the feature columns.")],
     task: TaskName = None,
@@ -501,8 +501,8 @@ def verify_receipts(
     return print_result(as_json, {"labels": [str(label) for label in labels], "training": batches[0].training}, text)
 
 
-@secure.command()
-def demo(
+@secure.command("demo")
+def show_demo(
     folder: Annotated[Path | None, typer.Option("--folder", help="Folder that keeps configurations and logs.")] = None,
     lie: Annotated[
         bool, typer.Option("--lie", help="Let a server change one bit first, and show that it is caught.")

@@ -247,7 +247,7 @@ def run_once(forest: Any, tables: list[tuple[Any, Any]], script: list[Ints] | No
         engine.script = None if script is None else iter(script)
         present = joint.OnlineOwners(engine, {str(i): voice[links.party][1] for i, voice in enumerate(voices)}, forest)
         method, design = forest._make_method(), joint.joint_design(forest)
-        with ServerDoor(plan, engine, "sampled", present.broadcast) as door:
+        with ServerDoor(plan, engine, "sampled", present.send_opened) as door:
             method.measure_rows(design, joint.SharedSums.from_collector(engine, present.collect_sums), door, 1)
         return door.opened
 

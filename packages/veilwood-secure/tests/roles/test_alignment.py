@@ -106,7 +106,7 @@ def test_the_certificate_says_how_rows_were_aligned() -> None:
     for settings in ({"alignment": "stars"}, {"alignment": "intersection"}):
         with pytest.raises(UseError):  # owners of whole rows have nothing to align
             program_for_task(replace(TASK, settings=settings))
-    assert np.array_equal(parts_of(OWNERS)["bank"]._order(3), parts_of(OWNERS)["bank"]._order(3))
+    assert np.array_equal(parts_of(OWNERS)["bank"]._secret_order(3), parts_of(OWNERS)["bank"]._secret_order(3))
 
 
 def test_three_commands_align_two_tables(tmp_path: Path) -> None:

@@ -49,6 +49,6 @@ def test_halves_that_a_crash_left_in_narrower_ledgers_are_taken_back(here: Place
         plan.loss, purpose=purpose_of(TASK), what=entry_label(TASK), neighbours=str(plan.neighbours), plan="p",
         key="cut short",
     )  # fmt: skip
-    task_ledgers.reserve("whole")
+    task_ledgers.reserve_all("whole")
     task_ledgers.cancel_orphans()
     assert [str(entry.state) for entry in narrow.entries()] == ["cancelled", "reserved"]

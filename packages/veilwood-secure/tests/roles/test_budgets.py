@@ -163,7 +163,7 @@ def test_a_server_that_names_new_tickets_does_not_drain_a_ledger(
         lying.setattr(Owner, "_send_pieces", breaks_off)
         with pytest.raises(LostError):
             here.owner("north").contribute(X[:30], Y[:30], patience=1.0)
-    assert len(broken) > 3
+    assert len(broken) > 1  # of many, on an idle machine
     assert states(here) == ["reserved"]
     contribute(here)
     here.owner("north").wait(60)

@@ -20,23 +20,23 @@ pytestmark = [
 
 def test_checkpoints_are_encrypted_and_bound_to_their_place(tmp_path: Path) -> None:
     safe = EncryptedFolder(tmp_path, b"secret", "server 0")
-    safe.write("scale/rows/north/rows/0", b"a share")
-    safe.write("scale/state", b"{}")
+    safe.write_file("scale/rows/north/rows/0", b"a share")
+    safe.write_file("scale/state", b"{}")
     (file,) = tmp_path.glob("scale/rows/north/rows/0")
     assert b"a share" not in file.read_bytes()
     assert file.stat().st_mode & 0o077 == 0
     assert tmp_path.stat().st_mode & 0o077 == 0
-    assert EncryptedFolder(tmp_path, b"secret", "server 0").read("scale/state") == b"{}"
+    assert EncryptedFolder(tmp_path, b"secret", "server 0").read_file("scale/state") == b"{}"
     others = [EncryptedFolder(tmp_path, b"another", "server 0"), EncryptedFolder(tmp_path, b"secret", "server 1")]
     for other in others:
         with pytest.raises(ModelFileError, match="does not open"):
-            other.read("scale/state")
+            other.read_file("scale/state")
     shutil.copy(file, tmp_path / "scale" / "state")  # a file in the place of another
     with pytest.raises(ModelFileError, match="does not open"):
-        safe.read("scale/state")
+        safe.read_file("scale/state")
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(ModelFileError, match="does not open"):
-        safe.read("scale/rows/north/rows/0")
+        safe.read_file("scale/rows/north/rows/0")
 
 
 def test_openings_of_another_plan_are_not_gone_on_with(tmp_path: Path) -> None:

@@ -64,12 +64,12 @@ def test_places_come_free_again(here: Place) -> None:
 def test_what_is_announced_takes_no_memory_and_so_much_only(here: Place) -> None:
     room = ReceiveQuota(4000)
     one, other = PartyName("user", "one"), PartyName("user", "other")
-    room.acquire(one, 1000)
+    room.reserve_memory(one, 1000)
     with pytest.raises(PartyError, match="user one sends more at once than one party may"):
-        room.acquire(one, 1)
-    room.acquire(other, 1000)
-    room.release(one, 1000)
-    room.acquire(one, 1000)
+        room.reserve_memory(one, 1)
+    room.reserve_memory(other, 1000)
+    room.free_memory(one, 1000)
+    room.reserve_memory(one, 1000)
     far, near = socket.socketpair()
     channel = Channel(_Plain(near), one, 5, limit=1 << 30, quota=ReceiveQuota(1 << 32))  # type: ignore[arg-type]
     far.sendall(struct.pack("!BIQ", 0, 0, 1 << 30) + b"x" * 10)

@@ -14,12 +14,12 @@ def test_each_party_has_places_of_its_own() -> None:
     guests = listener_module._PartyConnections(max_connections=3, max_per_party=16)
     greedy = [PartyName("user", f"u{number}") for number in range(5)]
     for who in greedy:
-        guests.acquire(who)
-        guests.acquire(who)
+        guests.count_in(who)
+        guests.count_in(who)
     for _ in range(3):
-        guests.acquire(greedy[0])
+        guests.count_in(greedy[0])
     with pytest.raises(PartyError, match="this server is full: others have too many connections open"):
-        guests.acquire(greedy[1])
-    guests.acquire(PartyName("owner", "north"))  # an owner that comes late
-    guests.release(greedy[0])
-    guests.acquire(greedy[1])
+        guests.count_in(greedy[1])
+    guests.count_in(PartyName("owner", "north"))  # an owner that comes late
+    guests.count_out(greedy[0])
+    guests.count_in(greedy[1])

@@ -7,12 +7,18 @@ Compiled loops are in ``kernels``, which can be imported only with numba.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeAlias
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextvars import ContextVar, copy_context
+from functools import partial
+from itertools import pairwise
+from typing import Any, Final, TypeAlias, TypeVar
 
 import numpy as np
 from joblib import effective_n_jobs
+from joblib.parallel import get_active_backend
 from numpy.typing import ArrayLike as ArrayLike
 from numpy.typing import NDArray as NDArray
 
@@ -34,32 +40,108 @@ Indices: TypeAlias = NDArray[np.intp]
 AnyArray: TypeAlias = NDArray[Any]
 """Values of any type."""
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-def run_on_threads(work: Callable[[int, int], None], n_items: int, n_jobs: int | None) -> None:
-    """Divide ``n_items`` evenly among threads, which call ``work`` with the first item and the end of their part.
+
+AMBIENT_JOBS: ContextVar[int | None] = ContextVar("n_jobs", default=1)
+"""The ``n_jobs`` of code that has none of its own, such as encoding: set by the estimator."""
+MIN_THREAD_ROWS: Final = 1 << 14  # rows per thread below which starting it takes longer than it saves
+_pools: dict[int, ThreadPoolExecutor] = {}
+_pools_lock = threading.Lock()
+_is_worker = threading.local()  # set in threads of a pool, where nested calls run alone: they would wait for each other
+
+
+def _forget_pools() -> None:
+    """Make new pools in a forked process, which does not inherit threads."""
+    global _pools_lock
+    _pools_lock = threading.Lock()
+    _pools.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pools)
+
+
+def count_threads(n_jobs: int | None) -> int:
+    """Return the number of threads that ``n_jobs`` allows, as in scikit-learn.
+
+    None is 1 unless a joblib context sets another number, and -1 is one per core. In a worker of a search or another
+    parallel job, at most the threads that the job left to it: all workers together never start more than one per core.
+    """
+    n_threads: int = effective_n_jobs(n_jobs)
+    if n_threads > 1 and getattr(get_active_backend()[0], "nesting_level", None):
+        return min(n_threads, int(os.environ.get("NUMBA_NUM_THREADS") or 1))  # joblib sets it in its processes
+    return n_threads
+
+
+def map_on_threads(work: Callable[[Item], Result], items: Sequence[Item], n_jobs: int | None) -> list[Result]:
+    """Return ``work`` of each item, in order. The calling thread is one of the threads, and takes the last items.
 
     Compiled loops release the interpreter lock, so threads run at the same time. They must not share output.
+    """
+    n_threads = min(count_threads(n_jobs), len(items)) if len(items) > 1 else 1
+    if n_threads <= 1 or getattr(_is_worker, "flag", False):
+        return [work(item) for item in items]
+    with _pools_lock:
+        if n_threads not in _pools:
+            _pools[n_threads] = ThreadPoolExecutor(
+                n_threads - 1, "veilwood", initializer=partial(setattr, _is_worker, "flag", True)
+            )
+        pool = _pools[n_threads]
+    bounds = np.linspace(0, len(items), n_threads + 1).astype(int).tolist()
+    parts = [
+        pool.submit(copy_context().run, _map_items, work, items[first:last]) for first, last in pairwise(bounds[:-1])
+    ]
+    try:
+        own = _map_items(work, items[bounds[-2] :])
+    finally:
+        wait(parts)  # they write to arrays of the caller
+    return [result for part in parts for result in part.result()] + own
+
+
+def _map_items(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [work(item) for item in items]
+
+
+def row_ranges(n_rows: int, n_jobs: int | None) -> list[tuple[int, int]]:
+    """Divide rows evenly among threads: the first row and the end of each range. Few rows are one range.
+
+    >>> row_ranges(1 << 16, n_jobs=2), row_ranges(10, n_jobs=2)
+    ([(0, 32768), (32768, 65536)], [(0, 10)])
+    """
+    n_ranges = max(1, min(count_threads(n_jobs), n_rows // MIN_THREAD_ROWS)) if n_rows > MIN_THREAD_ROWS else 1
+    bounds = np.linspace(0, n_rows, n_ranges + 1).astype(int).tolist()
+    return list(pairwise(bounds))
+
+
+def run_on_threads(
+    work: Callable[[int, int], None], n_items: int, n_jobs: int | None, *, rows: int | None = None
+) -> None:
+    """Divide ``n_items`` evenly among threads, which call ``work`` with the first item and the end of their part.
 
     Parameters
     ----------
     work : callable
-        Called with ``(first, last)`` for the items ``first`` up to, but not including, ``last``.
+        Called with ``(first, last)`` for the items ``first`` up to, but not including, ``last``. Parts must not share
+        output.
     n_items : int
         Number of items.
     n_jobs : int or None
         Number of threads, as joblib reads it: -1 is one per core.
+    rows : int, optional
+        Number of rows that each item reads. Few are left to one thread.
 
     Examples
     --------
     >>> parts = []
-    >>> run_on_threads(lambda first, last: parts.append((int(first), int(last))), 5, n_jobs=2)
+    >>> run_on_threads(lambda first, last: parts.append((first, last)), 5, n_jobs=2)
     >>> sorted(parts)
     [(0, 2), (2, 5)]
     """
-    n_threads = max(1, min(effective_n_jobs(n_jobs), n_items))
-    if n_threads == 1:
+    if n_items <= 1 or (rows is not None and rows < MIN_THREAD_ROWS):
         work(0, n_items)
         return
-    bounds = np.linspace(0, n_items, n_threads + 1).astype(int)
-    with ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(work, bounds[:-1], bounds[1:]))
+    n_threads = max(1, min(count_threads(n_jobs), n_items))
+    bounds = np.linspace(0, n_items, n_threads + 1).astype(int).tolist()
+    map_on_threads(lambda part: work(*part), list(pairwise(bounds)), n_threads)

@@ -19,7 +19,7 @@ def test_parameters_are_read_as_json_or_text(in_clinic: Path, capsys: pytest.Cap
     frame.to_csv("by-patient.csv", index=False)
     words = ["--param", 'privacy_unit={"id": "patient", "at_most": 2}', "--param", "voting=threshold"]
     made = run_json(capsys, "fit", "by-patient.csv", "--schema", "visits.json", *SMALL_TREES_OPTIONS, *words)
-    assert made["certificate"]["unit"] == "all rows of one patient (at most 2 used)"
+    assert made["certificate"]["unit"] == "all rows of one patient (counted as at most 2)"
     assert made["certificate"]["composition"][0]["sensitivity"] == 8
 
 

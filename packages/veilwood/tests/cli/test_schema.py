@@ -70,7 +70,7 @@ def test_from_a_draft_by_a_review_to_predictions_with_an_id(
 
     assert main(["schema", "check", "visits.csv", "--schema", "visits.json"]) == 0
     assert main(["fit", "visits.csv", "--schema", "visits.json", *SMALL, "-o", "m.veilwood"]) == 0
-    assert "all rows of one patient_id (at most 2 used)" in capsys.readouterr().out
+    assert "all rows of one patient_id (counted as at most 2)" in capsys.readouterr().out
     assert main(["predict", "m.veilwood", "visits.csv", "--keep", "patient_id", "-o", "out.csv"]) == 0
     out = pd.read_csv("out.csv", dtype=str)
     assert list(out) == ["patient_id", "prediction"]
@@ -176,7 +176,7 @@ def test_the_messy_table_from_csv_to_a_signed_report(
     output = "".join(capfd.readouterr())
     assert "Learned  AUC" in output
     assert "NOT PRIVATE" not in output
-    assert "all rows of one patient_id (at most 3 used)" in " ".join(output.split())
+    assert "all rows of one patient_id (counted as at most 3)" in " ".join(output.split())
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 1001
     table = pd.read_csv(tmp_path / "visits.csv", sep=";", encoding="cp1252", dtype=str)
     own = {"visits.csv", "predictions.csv"}  # the table, and what was asked to keep a column of it

@@ -18,7 +18,7 @@ from sklearn.base import clone
 import veilwood as vw
 from veilwood.data.batches import Source
 from veilwood.data.columns import Column
-from veilwood.data.contributions import Weights, row_hash
+from veilwood.data.contributions import Weights, copies_per_row, row_hash
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema
@@ -48,9 +48,9 @@ def visits(ids: Any) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("kind", ["memory", "csv", "folder"])
-@pytest.mark.parametrize("at_most", [1, 3])
-def test_cap_keeps_at_most_k_rows_of_an_id(tmp_path: Path, kind: str, at_most: int) -> None:
-    ids = np.random.default_rng(0).integers(0, 60, 500)
+@pytest.mark.parametrize("at_most", [1, 3, 25])
+def test_every_id_counts_as_k_rows_which_its_rows_share(tmp_path: Path, kind: str, at_most: int) -> None:
+    ids = np.minimum(np.random.default_rng(0).integers(0, 60, 500), 50)
     frame = visits(ids)
     X: Any = frame
     if kind == "csv":
@@ -62,12 +62,56 @@ def test_cap_keeps_at_most_k_rows_of_an_id(tmp_path: Path, kind: str, at_most: i
         X = tmp_path
     source = open_rows(X, None, ID_ENCODING, unit=RowsOf("who", at_most=at_most), batch_rows=64)
     kept = kept_rows(source)
-    assert kept == sorted(set(kept))
-    counts = Counter(ids[kept].tolist())
-    assert counts == {who: min(at_most, n) for who, n in Counter(ids.tolist()).items()}
-    assert kept_rows(source) == kept, "every pass must keep the same rows"
+    assert kept == sorted(kept)
+    assert Counter(ids[kept].tolist()) == dict.fromkeys(ids.tolist(), at_most)
+    copies = np.bincount(kept, minlength=len(ids))
+    for who in set(ids.tolist()):
+        assert np.ptp(copies[ids == who]) <= 1
+    assert kept_rows(source) == kept, "every pass must repeat the same rows"
     numbered = [(b.partition, b.first_row + i) for b in source.batches() for i in range(len(b.codes))]
     assert len(set(numbered)) == len(kept)
+
+
+def person_distances(at_most: int) -> set[int]:
+    """How far counts move, in L1, when a person of one to five rows is added to three people of one row."""
+    distances, others = set(), visits(["a", "b", "c"])
+    for n_rows in range(1, 6):
+        person = pd.DataFrame({"row": 60_000.5 + np.arange(n_rows) // 2, "who": "z", "target": 0})
+        for tables in ([others, person], [person, others]):
+            sources = (
+                open_rows(frame, None, ID_ENCODING, unit=RowsOf("who", at_most))
+                for frame in (pd.concat(tables), others)
+            )
+            together, alone = (np.bincount(kept_rows(source), minlength=1 << 16) for source in sources)
+            distances.add(int(np.abs(together - alone).sum()))
+    return distances
+
+
+@pytest.mark.parametrize("at_most", [2, 3, 4, 7])
+def test_a_person_moves_counts_by_k_rows_however_many_there_are(at_most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert person_distances(at_most) == {at_most}
+
+    def rounded_up(ids: Any, order: Any, at_most: int, *, shared: bool = True) -> Any:
+        return -(-at_most // np.bincount(ids)[ids])
+
+    monkeypatch.setattr("veilwood.data.contributions.copies_per_row", rounded_up)  # mutant: every row is rounded up
+    assert max(person_distances(at_most)) > at_most
+
+
+def test_rows_of_one_person_in_two_batches_have_draws_of_their_own(tmp_path: Path) -> None:
+    frame = visits(np.repeat(np.arange(50), 2))
+    path = write_frame(frame, tmp_path / "v.csv")
+    for rows in (path, vw.spool(iter([frame[:37], frame[37:]]))):
+        source = open_rows(rows, None, ID_ENCODING, unit=RowsOf("who", 6), batch_rows=8)
+        numbers = [(b.partition, b.first_row + row) for b in source.batches() for row in range(len(b.codes))]
+        assert len(numbers) == len(set(numbers)) == 300
+
+
+def test_with_a_column_of_times_a_later_row_changes_no_earlier_one() -> None:
+    ids = np.array([0, 0, 1, 0, 1])
+    now = copies_per_row(ids[:3], np.arange(3, dtype=np.uint64), 4, shared=False)
+    later = copies_per_row(ids, np.arange(5, dtype=np.uint64), 4, shared=False)
+    assert later[:3].tolist() == now.tolist() == [1, 1, 1]
 
 
 def test_cap_chooses_at_random() -> None:

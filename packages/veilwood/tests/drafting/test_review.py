@@ -47,7 +47,7 @@ def test_a_review_ends_in_a_schema(clinic_draft: dict[str, Any], tmp_path: Path)
     assert schema.features[0].bounds == (0, 120)
     assert schema.features[1].bounds == (0, 500)
     assert schema.features[3].labels == (0, 1)  # in the type they were drafted
-    assert str(schema.privacy_unit) == "all rows of one patient_id (at most 2 used)"
+    assert str(schema.privacy_unit) == "all rows of one patient_id (counted as at most 2)"
     review.save(tmp_path / "s.json")
     assert Schema.load(tmp_path / "s.json") == schema
     data = json.loads((tmp_path / "s.json").read_text())

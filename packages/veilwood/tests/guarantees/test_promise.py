@@ -173,7 +173,7 @@ def test_answers_protect_whom_the_fit_counted(name: str) -> None:
     assert (
         entry.neighbours
         == str(predictor.plan_.neighbours)
-        == "all rows of one person (at most 1 used), added or removed"
+        == "all rows of one person (counted as at most 1), added or removed"
     )
     assert entry.loss == predictor.plan_.loss
     assert OTHER["ledger"].entries() == []

@@ -347,7 +347,7 @@ def test_choices_that_are_none_are_refused(chosen: Any) -> None:
 def test_the_unit_is_named_as_it_is() -> None:
     plan = replace(vw.RandomTreesClassifier(CLASSES, privacy_unit={"id": "{unit}", "at_most": 2}, **SMALL).plan())
     result = build_certificate(plan, Spend("none", 1, plan.loss), ServerParticipation("dealt", "counts"))
-    assert sum("all rows of one {unit} (at most 2 used)" in text for text in result.assumptions) == 1
+    assert sum("all rows of one {unit} (counted as at most 2)" in text for text in result.assumptions) == 1
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_units() -> None:
     assert resolve_unit("row") == resolve_unit(1) == Rows(1)
     assert resolve_unit(np.int64(3)) == Rows(3)
     assert resolve_unit({"id": "patient", "at_most": 5}) == resolve_unit(RowsOf("patient", 5)) == RowsOf("patient", 5)
-    assert str(RowsOf("patient", 5)) == "all rows of one patient (at most 5 used)"
+    assert str(RowsOf("patient", 5)) == "all rows of one patient (counted as at most 5)"
     for wrong in (0, -1, True, 1.5, "person", {"id": "patient"}, {"id": "p", "at_most": 0}, RowsOf("p", 0), None):
         with rejects(ParameterError, name="privacy_unit"):
             resolve_unit(wrong)
@@ -179,7 +179,7 @@ def test_neighbours_multiply_what_one_row_does() -> None:
     assert (one.l1_sensitivity(4), one.squared_l2_sensitivity(4), one.score_range(1)) == (4, 4, 1)
     assert (three.l1_sensitivity(4), three.squared_l2_sensitivity(4), three.score_range(1)) == (12, 36, 3)
     assert (swap.l1_sensitivity(4), swap.squared_l2_sensitivity(4), swap.score_range(1)) == (24, 72, 6)
-    assert str(swap) == "all rows of one p (at most 3 used), replaced"
+    assert str(swap) == "all rows of one p (counted as at most 3), replaced"
     with rejects(ParameterError, name="adjacency"):
         Neighbours("bounded")  # type: ignore[arg-type]
 

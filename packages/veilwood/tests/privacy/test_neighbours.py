@@ -51,7 +51,7 @@ def test_rows_of_an_id_count_as_many_rows() -> None:
         assert by_id.l1_sensitivity(one_row) == by_rows.l1_sensitivity(one_row) == 10 * one_row
         assert by_id.squared_l2_sensitivity(one_row) == by_rows.squared_l2_sensitivity(one_row) == 50 * one_row
         assert by_id.score_range(one_row) == 10 * one_row
-    assert str(by_id) == "all rows of one patient (at most 5 used), replaced"
+    assert str(by_id) == "all rows of one patient (counted as at most 5), replaced"
 
 
 @pytest.mark.parametrize("unit", [0, -1, 10**10, True, 1.5, "rows", {"id": "a"}, {"id": 3, "at_most": 1}, None])

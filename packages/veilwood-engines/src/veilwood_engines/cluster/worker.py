@@ -117,10 +117,10 @@ def read_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: It
 
 
 def read_bucket(cap: RowsOf, salt: int, time_index: int | None, encoded: pa.Table) -> NumberedBatches:
-    """Choose at most k rows per id of one bucket: any, or the first ones in time if there is a column of times.
+    """Repeat the rows of each id of one bucket to k, or take the first k ones if there is a column of times.
 
-    The choice depends only on the contents of the id's own rows and on the salt. So it is the same in every pass,
-    wherever an engine's shuffle puts the rows.
+    How often a row counts depends only on the contents of the id's own rows and on the salt. So it is the same in every
+    pass, wherever an engine's shuffle puts the rows.
     """
     partition = int(encoded.column("bucket")[0].as_py())
     if partition == ERROR_BUCKET:
@@ -130,8 +130,10 @@ def read_bucket(cap: RowsOf, salt: int, time_index: int | None, encoded: pa.Tabl
     _, person = np.unique(ids, return_inverse=True)
     order = contributions.row_hash(values, salt)
     order = order if time_index is None else contributions.order_by_time(values[:, 1 + time_index], order)
-    chosen_rows = values[contributions.first_rows_per_id(person.astype(np.int64), order, cap.at_most)]
-    batch = Batch(chosen_rows[:, 1:].astype(np.uint16), chosen_rows[:, 0].astype(np.int32), partition, 0)
+    copies = contributions.copies_per_row(person.astype(np.int64), order, cap.at_most, shared=time_index is None)
+    rows = np.lexsort((order, person))  # by content, wherever the shuffle put them
+    repeated = values[np.repeat(rows, copies[rows])]
+    batch = Batch(repeated[:, 1:].astype(np.uint16), repeated[:, 0].astype(np.int32), partition, 0)
     return partition, iter([batch])
 
 

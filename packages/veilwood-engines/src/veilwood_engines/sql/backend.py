@@ -63,6 +63,16 @@ class SqlBackend(counts.RowBackend):
         """Return the result of a query, summed over all rows."""
         return self._run_on(query, BINS_TABLE)
 
+    def run_together(self, asked: Sequence[counts.RowQuery]) -> list[Ints]:
+        """Return the results of several queries. Rows and gradients of one table come from one statement."""
+        match asked:
+            case [counts.RowsByCell(table), counts.GradientSums([same]) as gradients] if table is same:
+                if self._dialect.engine == "duckdb":
+                    self._apply_pending(BINS_TABLE)
+                sums = self._gradient_sums(gradients, BINS_TABLE, with_rows=True)
+                return [sums[:, -1], sums[:, :-1]]
+        return super().run_together(asked)
+
     def run_on_sample(self, query: counts.RowQuery, fraction: float) -> tuple[Ints, float]:
         """Run a query on a fraction of the rows, drawn once by a keyed hash; return the fraction too."""
         if SAMPLE_TABLE not in self._pending:
@@ -171,8 +181,11 @@ class SqlBackend(counts.RowBackend):
             parts.append(counts.split_by_code(axis.feature, axis.groups.astype(np.int64) * stride))
         return self._writer.cell_expression(counts.CellQuery(tuple(parts), table.n_cells))
 
-    def _gradient_sums(self, query: counts.GradientSums, name: str) -> Ints:
-        """Sum gradients: groups and gradients are computed once, then each table is a sum over groups."""
+    def _gradient_sums(self, query: counts.GradientSums, name: str, *, with_rows: bool = False) -> Ints:
+        """Sum gradients: groups and gradients are computed once, then each table is a sum over groups.
+
+        ``with_rows`` adds a column with the number of rows.
+        """
         axes: dict[tuple[int, bytes], counts.Axis] = {}
         for table in query.tables:
             axes |= {(axis.feature, axis.groups.tobytes()): axis for axis in table.axes}
@@ -198,7 +211,7 @@ class SqlBackend(counts.RowBackend):
                 parts.append(f"x{axis} * {stride}")
             cells.append(" + ".join(parts) or "0")
         int64 = self._dialect.type_names.int64  # sums of integers have types of their own in some engines
-        sums = [f"CAST(SUM(g{i}) AS {int64})" for i in range(self._outputs)]
+        sums = [f"CAST(SUM(g{i}) AS {int64})" for i in range(self._outputs)] + ["COUNT(*)"] * with_rows
         if len(blocks) == 1:
             block_sums = self._sum_tables(cells, sums, totals, f"({units_query}) AS {UNITS}", "")
         elif self._dialect.allows_tables_in_snapshot:  # a table is read faster than a common table expression
@@ -332,7 +345,9 @@ def preview_queries(columns: Sequence[BinnedColumn], source: SqlSource, n_classe
     for query in queries:
         rows.run(query)
     rows.add_scores(table, zeros)
-    rows.run(counts.GradientSums([table], n_classes, row_backend.GRADIENT_UNITS))
-    rows.run_on_sample(counts.GradientSums([table], n_classes, row_backend.GRADIENT_UNITS), 0.5)
+    gradients = counts.GradientSums([table], n_classes, row_backend.GRADIENT_UNITS)
+    rows.run(gradients)
+    rows.run_together([counts.RowsByCell(table), gradients])
+    rows.run_on_sample(gradients, 0.5)
     if n_classes:
         rows.run(counts.EvidenceGain(zeros[0], n_classes, row_backend.GRADIENT_UNITS, row_backend.SCORE_UNITS))

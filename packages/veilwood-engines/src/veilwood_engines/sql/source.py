@@ -138,7 +138,10 @@ class EncodedRows:
             raise unknown_id_error(self.cap, missing=wrong[0][1] == Problem.MISSING)
 
     def rows_query(self) -> str:
-        """Return the query of the valid rows, at most k per id: codes of categories, raw numbers, and the target."""
+        """Return the query of the valid rows, k per id: codes of categories, raw numbers, and the target.
+
+        Every id counts k times (``contributions.copies_per_row``): row i of m is taken i, i + m, i + 2m, ... up to k.
+        """
         wanted = ", ".join([*self.feature_names, "t"])
         person = ", u" if self.id_value is not None else ""
         rows = f"SELECT {wanted}{person} FROM ({self._select_all()}) AS veilwood_read"
@@ -156,10 +159,16 @@ class EncodedRows:
         hashed = CellSqlWriter(self.dialect, self.encoding).row_hash_expression(self.key, self.feature_names)
         order = f"{time}{hashed}, {wanted}"
         ranked = (
-            f"SELECT {wanted}, ROW_NUMBER() OVER (PARTITION BY u ORDER BY {order}) AS veilwood_rank "
-            f"FROM ({rows}) AS veilwood_fit"
+            f"SELECT {wanted}, ROW_NUMBER() OVER (PARTITION BY u ORDER BY {order}) AS veilwood_rank, "
+            f"COUNT(*) OVER (PARTITION BY u) AS veilwood_of_id FROM ({rows}) AS veilwood_fit"
         )
-        return f"SELECT {wanted} FROM ({ranked}) AS veilwood_ranked WHERE veilwood_rank <= {self.cap.at_most}"
+        if self.cap.at_most == 1 or self.encoding.time_index is not None:  # the first rows in time count once each
+            return f"SELECT {wanted} FROM ({ranked}) AS veilwood_ranked WHERE veilwood_rank <= {self.cap.at_most}"
+        copies = _numbers_query(self.cap.at_most)
+        return (
+            f"SELECT {wanted} FROM ({ranked}) AS veilwood_ranked, ({copies}) AS veilwood_copies "
+            f"WHERE veilwood_rank + veilwood_of_id * veilwood_copy <= {self.cap.at_most}"
+        )
 
     def create_statement(self) -> str:
         """Return the statement that creates the temporary table of encoded rows."""
@@ -167,6 +176,13 @@ class EncodedRows:
         kinds = [types.double if column.ordered else types.int32 for column in self.encoding.columns]
         columns = [f"{name} {kind}" for name, kind in zip(self.feature_names, kinds, strict=True)]
         return f"CREATE TEMPORARY TABLE {ROWS_TABLE} ({', '.join([*columns, f't {types.int64}'])})"
+
+
+def _numbers_query(n: int) -> str:
+    """Return a query of at least the numbers from 0 to n - 1, as sums of powers of two."""
+    powers = [1 << place for place in range((n - 1).bit_length())]
+    digits = ", ".join(f"(SELECT 0 AS d{power} UNION ALL SELECT {power}) AS veilwood_{power}" for power in powers)
+    return f"SELECT {' + '.join(f'd{power}' for power in powers)} AS veilwood_copy FROM {digits}"
 
 
 @dataclass(repr=False, eq=False)

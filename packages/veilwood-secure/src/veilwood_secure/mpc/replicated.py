@@ -48,6 +48,16 @@ class Links(Protocol):
         """Wait for the next message of another server and return it."""
 
 
+class OwnerChannel(Protocol):
+    """A channel between a server and an owner that stays online."""
+
+    def send(self, data: Any) -> None:
+        """Send a message."""
+
+    def receive(self) -> Any:
+        """Return the next message."""
+
+
 class OpeningLog(Protocol):
     """Record of openings, by which an interrupted computation opens no value twice."""
 

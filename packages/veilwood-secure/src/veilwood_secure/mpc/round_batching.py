@@ -41,12 +41,12 @@ def run_in_lockstep(engine: Engine, programs: Sequence[Callable[[Engine], Result
         while any(not lane.is_done for lane in lanes):
             for lane, answer in zip(lanes, answers, strict=True):
                 if not lane.is_done:
-                    lane.resume(answer)
+                    lane.run_on(answer)
             requests = [None if lane.is_done else lane.pending_request for lane in lanes]
             answers = _serve_requests(engine, requests)
     finally:
         for lane in lanes:
-            lane.stop()
+            lane.stop_program()
     return [lane.result for lane in lanes]
 
 
@@ -80,7 +80,7 @@ class _Lane(Engine):
         self.is_done = True
         self._has_paused.release()
 
-    def resume(self, answer: Any) -> None:
+    def run_on(self, answer: Any) -> None:
         """Run the program until it needs a message or ends."""
         self._answer = answer
         self._may_run.release()
@@ -88,11 +88,11 @@ class _Lane(Engine):
         if self._error is not None:
             raise self._error
 
-    def stop(self) -> None:
+    def stop_program(self) -> None:
         """Stop the program wherever it is."""
         if not self.is_done:
             self._stopped = True
-            self.resume(None)
+            self.run_on(None)
 
     def _request_operation(self, kind: str, *arguments: Any) -> Any:
         self.pending_request = (kind, arguments)

@@ -134,12 +134,12 @@ def reconstruct(pairs: Sequence[SharePair]) -> Ints:
     return to_signed(pairs[0][0] + pairs[1][0] + pairs[2][0])
 
 
-def majority(messages: Sequence[bytes]) -> bytes:
+def find_majority(messages: Sequence[bytes]) -> bytes:
     """Return what at least two of three servers sent: with one server that deviates, that is what an honest one sent.
 
     Examples
     --------
-    >>> majority([b"3", b"4", b"3"])
+    >>> find_majority([b"3", b"4", b"3"])
     b'3'
     """
     for message in messages:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import TracebackType
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
@@ -39,7 +39,8 @@ from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine, Shared
-from veilwood_secure.mpc.shares import majority, pair_from_bytes, pair_to_bytes, share
+from veilwood_secure.mpc.replicated import OwnerChannel
+from veilwood_secure.mpc.shares import find_majority, pair_from_bytes, pair_to_bytes, share
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax
 from veilwood_secure.protocols.hidden_forest import sampling_delta
@@ -162,16 +163,6 @@ def _laplace_scale(step: Step) -> Fraction:
 # Owners
 
 
-class OwnerChannel(Protocol):
-    """A channel between an owner and a server."""
-
-    def send(self, data: Any) -> None:
-        """Send a message."""
-
-    def receive(self) -> Any:
-        """Return the next message."""
-
-
 class ServerChannels:
     """Channels of an online owner to the three servers."""
 
@@ -185,7 +176,7 @@ class ServerChannels:
 
     def receive_opened(self, count: int) -> Ints:
         """Return the values that the servers opened, as at least two of them report."""
-        return parse_opened(majority([bytes(channel.receive()) for channel in self._channels]), count)
+        return parse_opened(find_majority([bytes(channel.receive()) for channel in self._channels]), count)
 
 
 def parse_opened(data: bytes, count: int) -> Ints:
@@ -273,7 +264,7 @@ class OnlineOwners:
                 f"owner {owner} sent an answer of the wrong shape. Hint: compare versions.", party=f"owner {owner}"
             ) from None
 
-    def broadcast(self, opened: Ints) -> None:
+    def send_opened(self, opened: Ints) -> None:
         """Send the opened values to every owner."""
         for channel in self._channels.values():
             channel.send(np.ascontiguousarray(opened, "<i8").tobytes())

@@ -110,7 +110,7 @@ class Alignment:
             raise UseError(f"{len(texts)} ids cannot be padded to {pad_to}. Hint: choose a larger public number.")
         points = [self._raise_point(self._hash_to_point(text)) for text in texts]
         points += [self._group.crypto_core_ristretto255_random() for _ in range((pad_to or len(texts)) - len(texts))]
-        order = self._order(len(points))
+        order = self._secret_order(len(points))
         return BlindedIds(self.owner, self.session, (self.owner,), tuple(points[at] for at in order))
 
     def blind(self, others: BlindedIds) -> BlindedIds:
@@ -143,7 +143,7 @@ class Alignment:
         common = set(named[self.owner].points)
         for each in lists:
             common &= set(each.points)
-        order = self._order(len(named[self.owner].points))
+        order = self._secret_order(len(named[self.owner].points))
         place_of = dict(zip(named[self.owner].points, order, strict=True))
         found = np.array([place_of[point] for point in sorted(common)], np.int64)
         if len(found) and found.max() >= n_ids:
@@ -157,7 +157,7 @@ class Alignment:
     def _raise_point(self, point: bytes) -> bytes:
         return bytes(self._group.crypto_scalarmult_ristretto255(self._power, point))
 
-    def _order(self, count: int) -> list[int]:
+    def _secret_order(self, count: int) -> list[int]:
         """Return this owner's secret order of its points."""
         keys = KeyStream(self._order_key).next_integers((count,), np.dtype(np.uint64))
         return [int(place) for place in np.argsort(keys, kind="stable")]

@@ -52,8 +52,8 @@ class EncryptedFolder:
     --------
     >>> import tempfile
     >>> folder = EncryptedFolder(Path(tempfile.mkdtemp()), b"secret", "server 0")
-    >>> folder.write("flowers/state", b"17")
-    >>> folder.read("flowers/state"), folder.read("flowers/other")
+    >>> folder.write_file("flowers/state", b"17")
+    >>> folder.read_file("flowers/state"), folder.read_file("flowers/other")
     (b'17', None)
     """
 
@@ -68,7 +68,7 @@ class EncryptedFolder:
         for left_over in folder.rglob(".*.part"):  # of an interrupted write
             left_over.unlink()
 
-    def write(self, name: str, plaintext: bytes) -> None:
+    def write_file(self, name: str, plaintext: bytes) -> None:
         """Write a file atomically: a crash leaves the old or the new version."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ class EncryptedFolder:
             os.fsync(folder)
             os.close(folder)
 
-    def read(self, name: str) -> bytes | None:
+    def read_file(self, name: str) -> bytes | None:
         """Return the content of a file, or None if it is missing.
 
         Raise ModelFileError if the file was altered, moved or belongs to another server.
@@ -102,7 +102,7 @@ class EncryptedFolder:
                 "newest version, or delete it and contribute again."
             ) from None
 
-    def remove(self, name: str) -> None:
+    def remove_files(self, name: str) -> None:
         """Delete a file or a folder of files."""
         path = self._folder / name
         if path.is_dir():
@@ -139,7 +139,7 @@ class Checkpoint:
 
     def __init__(self, folder: EncryptedFolder, task: str, subject: str = "") -> None:
         self._folder, self._task, self.subject = folder, task, subject
-        data = folder.read(f"{task}/state")
+        data = folder.read_file(f"{task}/state")
         facts: dict[str, Any] = {} if data is None else read_json(data)
         self.counter: int = facts.get("counter", 0)
         self.heard: list[int] = facts.get("heard", [0, 0, 0])
@@ -150,7 +150,7 @@ class Checkpoint:
         self.approvals: dict[str, dict[str, Any]] = facts.get("approvals", {})
         self.ledger_entries: int = facts.get("ledger_entries", 0)
         self.opened: list[Ints] = []
-        while (value := folder.read(f"{task}/opening-{len(self.opened)}")) is not None:
+        while (value := folder.read_file(f"{task}/opening-{len(self.opened)}")) is not None:
             self.opened.append(np.load(io.BytesIO(value), allow_pickle=False))
         self.ticket: str = facts.get("ticket", "")
         if not self.ticket:
@@ -182,7 +182,7 @@ class Checkpoint:
 
     def _write_state(self) -> None:
         keys = ("subject", "counter", "heard", "parts", "attempt", "intents", "approvals", "ledger_entries", "ticket")
-        self._folder.write(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
+        self._folder.write_file(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
 
     def check_counters(self, counters: Sequence[Any], *, concurrent: bool = False) -> None:
         """Record the counters of all three servers. Raise PartyError if one is lower than before.
@@ -226,26 +226,26 @@ class Checkpoint:
 
     def read_piece(self, owner: str, part: str, number: int) -> bytes | None:
         """Return the shares of a piece of an owner's rows as received, or None."""
-        return self._folder.read(self._piece_path(owner, part, number))
+        return self._folder.read_file(self._piece_path(owner, part, number))
 
     def write_piece(self, owner: str, part: str, number: int, data: bytes) -> None:
         """Store a piece of an owner's rows."""
-        self._folder.write(self._piece_path(owner, part, number), data)
+        self._folder.write_file(self._piece_path(owner, part, number), data)
 
     def drop_part(self, owner: str, part: str) -> None:
         """Delete a part of an owner's rows."""
         self.parts.get(owner, {}).pop(part, None)
-        self._folder.remove(f"{self._task}/rows/{owner}/{part}")
+        self._folder.remove_files(f"{self._task}/rows/{owner}/{part}")
 
     def forget_owner_rows(self, owner: str) -> None:
         """Delete all rows of an owner, which must send them again."""
         self.parts.pop(owner, None)
-        self._folder.remove(f"{self._task}/rows/{owner}")
+        self._folder.remove_files(f"{self._task}/rows/{owner}")
 
     def forget_rows(self) -> None:
         """Delete all rows and the consent of their owners."""
         self.parts, self.approvals = {}, {}
-        self._folder.remove(f"{self._task}/rows")
+        self._folder.remove_files(f"{self._task}/rows")
 
     def _piece_path(self, owner: str, part: str, number: int) -> str:
         return f"{self._task}/rows/{owner}/{part}/{number}"
@@ -273,18 +273,18 @@ class Checkpoint:
     def forget_openings(self) -> None:
         """Delete all opened values and prepared openings."""
         for number in range(max(len(self.opened), self.intents) + 2):
-            self._folder.remove(f"{self._task}/opening-{number}")
-            self._folder.remove(self._pending_path(number))
+            self._folder.remove_files(f"{self._task}/opening-{number}")
+            self._folder.remove_files(self._pending_path(number))
         self.opened, self.intents = [], 0
 
     def prepare_opening(self, number: int, name: str, parts: Sequence[RingArray]) -> None:
         """Store the shares of a value before anything of it is sent, so that it can be opened again unchanged."""
         data = write_arrays({"name": np.frombuffer(name.encode(), np.uint8), "first": parts[0], "second": parts[1]})
-        self._folder.write(self._pending_path(number), data)
+        self._folder.write_file(self._pending_path(number), data)
 
     def read_pending(self, number: int) -> PendingOpening | None:
         """Return a prepared opening, or None."""
-        data = self._folder.read(self._pending_path(number))
+        data = self._folder.read_file(self._pending_path(number))
         if data is None:
             return None
         arrays = parse_arrays(data)
@@ -299,13 +299,13 @@ class Checkpoint:
         """Record that the parts of an opening leave this server: all three have prepared it."""
         self.intents = number + 1
         self.save()
-        self._folder.remove(self._pending_path(number - 1))  # all three servers have its result
+        self._folder.remove_files(self._pending_path(number - 1))  # all three servers have its result
 
     def record_opening(self, values: Ints) -> None:
         """Store opened values."""
         data = io.BytesIO()
         np.save(data, values, allow_pickle=False)
-        self._folder.write(f"{self._task}/opening-{len(self.opened)}", data.getvalue())
+        self._folder.write_file(f"{self._task}/opening-{len(self.opened)}", data.getvalue())
         self.opened.append(values)
 
     def _pending_path(self, number: int) -> str:
@@ -484,7 +484,7 @@ class ModelStore:
         facts = read_json(arrays.pop("facts").tobytes())
         return StoredModel(facts, {key.removeprefix("array."): array for key, array in arrays.items()})
 
-    def delete(self, name: str) -> None:
+    def delete_model(self, name: str) -> None:
         """Delete a model."""
         self._model_path(name).unlink(missing_ok=True)
         self._sync_folder()

@@ -19,6 +19,7 @@ from veilwood.data.schema import Schema
 from veilwood.errors import UseError
 from veilwood.forests.adaptive.contingency import bin_columns
 from veilwood_secure.mpc.engine import Bits, Engine, concatenate, stack
+from veilwood_secure.mpc.replicated import OwnerChannel
 from veilwood_secure.protocols import circuits
 from veilwood_secure.protocols import joint_forest as joint
 from veilwood_secure.protocols.shared_backend import BitslicedRows
@@ -111,7 +112,7 @@ class JointForest(program.Program):
         """Return None: wrong sums harm the model but no other owner."""
         return None
 
-    def run_owner(self, X: Any, y: Any, channels: Sequence[joint.OwnerChannel]) -> None:
+    def run_owner(self, X: Any, y: Any, channels: Sequence[OwnerChannel]) -> None:
         """Answer queries at an owner until the training has ended."""
         joint.run_owner(self.estimator, self.plan, X, y, channels)
 
@@ -125,7 +126,9 @@ class JointForest(program.Program):
         if self.needs_online_owners:
             owners = joint.OnlineOwners(engine, owner_channels, self.estimator)
             source = joint.SharedSums.from_collector(engine, owners.collect_sums)
-            opened = joint.run_server(engine, self.estimator, self.plan, self.noise_protocol, source, owners.broadcast)
+            opened = joint.run_server(
+                engine, self.estimator, self.plan, self.noise_protocol, source, owners.send_opened
+            )
         else:
             sums = joint.sum_shares([part["sums"] for part in rows.values()])
             source = joint.SharedSums.from_collector(engine, lambda shape: sums.reshape(*shape))

@@ -327,7 +327,7 @@ class _Demo:
                 "servers", f"three processes listen on loopback ({_format_ports(servers)}) and check one another"
             )
             certificate = self._train_tree(servers)
-            labels = self._ask(servers)
+            labels = self._ask_questions(servers)
             truth = self._y.iloc[self._queries].to_numpy()
             tree_accuracy = float(np.mean(labels == truth))
             majority = float(pd.Series(truth).value_counts(normalize=True).max())
@@ -351,12 +351,12 @@ class _Demo:
     def _print_step(self, what: str, text: str) -> None:
         self._out.print(f"[dim]{time.monotonic() - self._start:5.1f} s[/dim]  [bold]{what:<9}[/bold] {text}")
 
-    def _rows(self, owner: str) -> tuple[pd.DataFrame, pd.Series]:
+    def _owner_rows(self, owner: str) -> tuple[pd.DataFrame, pd.Series]:
         return self._X.iloc[self._owners[owner]], self._y.iloc[self._owners[owner]]
 
     def _train_tree(self, servers: LocalServers) -> PrivacyCertificate:
         for name, places in self._owners.items():
-            servers.owner(name, "car").contribute(*self._rows(name))
+            servers.owner(name, "car").contribute(*self._owner_rows(name))
             self._print_step(
                 "owner", f"{name} shares its {len(places)} rows: each server gets uniformly random numbers"
             )
@@ -364,7 +364,7 @@ class _Demo:
         self._print_step("tree", "trained on shares; splits and leaves stay in shares, and nothing was opened")
         return certificate
 
-    def _ask(self, servers: LocalServers) -> AnyArray:
+    def _ask_questions(self, servers: LocalServers) -> AnyArray:
         questions = self._X.iloc[self._queries]
         with servers.user("analyst", "car") as analyst:
             one = questions.iloc[:1]
@@ -381,7 +381,7 @@ class _Demo:
     def _train_forest(self, servers: LocalServers, task: str) -> AnyArray:
         self._print_step("owners", "stay online and answer PrivateForest's queries with shares of sums")
         with ThreadPoolExecutor(len(self._owners)) as pool:
-            list(pool.map(lambda name: servers.owner(name, task).participate(*self._rows(name)), self._owners))
+            list(pool.map(lambda name: servers.owner(name, task).participate(*self._owner_rows(name)), self._owners))
         with servers.user("analyst", task) as analyst:
             return analyst.predict(self._X.iloc[self._queries])
 

@@ -23,7 +23,6 @@ from veilwood_secure.mpc.shares import SharePair, pair_to_bytes, share
 from veilwood_secure.roles.alignment import Alignment
 from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.identity import PartyName, sign_text, tls_context
-from veilwood_secure.roles.joint_programs import JointForest
 from veilwood_secure.roles.program import Program, program_for_task
 from veilwood_secure.roles.sessions import TaskLedgers, role_ledger
 from veilwood_secure.roles.transport import Channel, LostError, dial_server
@@ -238,7 +237,7 @@ class Owner:
             raise PartyError(
                 f"task {self.task.name!r} would be charged again. Hint: run this command again if you agree."
             )
-        self._ledgers.reserve(key or self._charge_key(tickets))
+        self._ledgers.reserve_all(key or self._charge_key(tickets))
         return {"tickets": tickets, "approval": sign_text(self.config.identity, self._program.approval_text(tickets))}
 
     def _charge_key(self, tickets: Sequence[str]) -> str:
@@ -304,7 +303,7 @@ class Owner:
         patience : float
             Seconds to wait for the other owners.
         """
-        if not isinstance(self._program, JointForest) or not self.participates:
+        if not self.participates:
             raise UseError(f"task {self.task.name!r} takes rows once. Hint: call contribute.")
         until, failures = time.monotonic() + patience, 0
         self._has_begun = False
@@ -333,7 +332,7 @@ class Owner:
         first = statuses[0]["training"]
         return first is not None and all(status["training"] == first for status in statuses)
 
-    def _participate_once(self, program: JointForest, X: Any, y: Any, patience: float) -> None:
+    def _participate_once(self, program: Program, X: Any, y: Any, patience: float) -> None:
         fields = {"plan": program.plan.fingerprint(), **self.consent(may_charge=not self._has_begun)}
         with ServerConnections(self.config, self.task, "attend", **fields) as call:
             call.receive_fields("received")
@@ -385,7 +384,7 @@ class Owner:
     def _commit_charges(self) -> None:
         """Commit what was reserved for the trained model."""
         for key in self._ledgers.unsettled_keys():
-            self._ledgers.commit(key)
+            self._ledgers.commit_all(key)
 
     def retire(self) -> None:
         """Have the three servers delete the model. It cannot be queried afterwards."""
@@ -393,7 +392,7 @@ class Owner:
             tickets = [server["ticket"] for server in call.receive_fields("retired", "ticket")]
         key = self._find_charge([str(ticket) for ticket in tickets])
         if key is not None:  # nothing was opened under these tickets, and the rows are deleted
-            self._ledgers.cancel(key)
+            self._ledgers.cancel_all(key)
 
 
 def wait_until_trained(

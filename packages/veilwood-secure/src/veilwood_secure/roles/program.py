@@ -25,8 +25,7 @@ from veilwood.privacy.certificate import PrivacyCertificate, ServerParticipation
 from veilwood.privacy.plan import Plan
 from veilwood_secure.mpc.checked import CheckedEngine
 from veilwood_secure.mpc.engine import Engine, Shared, concatenate
-from veilwood_secure.mpc.replicated import Links, OpeningLog, ReplicatedEngine
-from veilwood_secure.protocols import joint_forest as joint
+from veilwood_secure.mpc.replicated import Links, OpeningLog, OwnerChannel, ReplicatedEngine
 from veilwood_secure.protocols import records
 from veilwood_secure.protocols.records import Domain, SharedRows
 from veilwood_secure.roles.config import Task
@@ -34,7 +33,7 @@ from veilwood_secure.roles.config import Task
 Arrays = dict[str, AnyArray]
 Shapes = dict[str, tuple[int, ...]]
 Shares = Mapping[str, Shared]
-OwnerChannels = Mapping[str, joint.OwnerChannel]
+OwnerChannels = Mapping[str, OwnerChannel]
 NO_OWNERS: Final[OwnerChannels] = {}
 
 SERVERS_SETTING: Final = "servers"
@@ -141,6 +140,10 @@ class Program(ABC):
         self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
     ) -> TrainingResult:
         """Train on the rows of all owners. ``owner_channels`` reach the owners that are online."""
+
+    def run_owner(self, X: Any, y: Any, channels: Sequence[OwnerChannel]) -> None:
+        """Answer queries at an owner until the training has ended, if owners stay online."""
+        raise UseError(f"owners of task {self.task.name!r} leave after they shared their rows. Hint: call contribute.")
 
     def make_certificate(self, ledger: str, entry: int) -> PrivacyCertificate:
         """Return the certificate of the trained model, charged to an entry of a server's ledger."""

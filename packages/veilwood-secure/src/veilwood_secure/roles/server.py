@@ -393,7 +393,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
     def _retire_model(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         with task_state.lock:
             task_state.reject_if_training()
-            self._model_store.delete(task_state.task.name)
+            self._model_store.delete_model(task_state.task.name)
             task_state.model = task_state.failure = task_state.lost_party = None
             task_state.clear_rows()
             self._drop_attempt(task_state)

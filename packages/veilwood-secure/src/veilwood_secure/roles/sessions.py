@@ -67,7 +67,7 @@ class TaskLedgers:
         """The existing ledgers besides the role's own."""
         return [SQLiteLedger(path) for path in self._sub_ledger_paths if path.exists()]
 
-    def reserve(self, key: str) -> Reservation:
+    def reserve_all(self, key: str) -> Reservation:
         """Reserve a training in all ledgers, the role's own last, and return that reservation."""
         program, reservations = self._program, []
         try:
@@ -90,12 +90,12 @@ class TaskLedgers:
             raise
         return reservations[-1]
 
-    def commit(self, key: str) -> None:
+    def commit_all(self, key: str) -> None:
         """Commit a charge, of which something was opened."""
         for ledger, entry in self._reserved_entries(key):
             Reservation(ledger, entry.id).commit()
 
-    def cancel(self, key: str) -> None:
+    def cancel_all(self, key: str) -> None:
         """Cancel a charge, of which nothing was opened."""
         for ledger, entry in self._reserved_entries(key):
             Reservation(ledger, entry.id).cancel()
@@ -107,15 +107,15 @@ class TaskLedgers:
 
     def unsettled_keys(self) -> list[str]:
         """Return the keys of this task's charges that are unsettled in the role's own ledger."""
-        return [entry.key for entry in self.entries() if entry.state == "reserved"]
+        return [entry.key for entry in self.own_entries() if entry.state == "reserved"]
 
-    def entries(self) -> list[Entry]:
+    def own_entries(self) -> list[Entry]:
         """Return the entries of this task in the role's own ledger."""
         return [entry for entry in self._role_ledger.entries() if entry.purpose == purpose_of(self._program.task)]
 
     def cancel_orphans(self) -> None:
         """Cancel charges that a crash left in sub-ledgers but not in the role's own, which is charged last."""
-        known = {entry.key for entry in self.entries() if entry.is_counted}
+        known = {entry.key for entry in self.own_entries() if entry.is_counted}
         for ledger in self.sub_ledgers:
             for entry in ledger.entries():
                 ours = entry.state == "reserved" and entry.purpose == purpose_of(self._program.task)

@@ -79,11 +79,11 @@ class TrainingMixin:
                 f"the ledger of server {self.party} is older than its trainings of {task_state.task.name!r}. "
                 "Hint: restore the newest ledger.db."
             )
-        for entry in ledgers.entries():
+        for entry in ledgers.own_entries():
             if entry.state != "reserved":
                 continue
             if entry.id == model_entry:
-                ledgers.commit(entry.key)
+                ledgers.commit_all(entry.key)
             elif entry.key != attempt or not task_state.program.opens_values:
                 self._refund_charge(task_state, ledgers, entry.key)
         ledgers.cancel_orphans()
@@ -104,7 +104,7 @@ class TrainingMixin:
         of a training.
         """
         if not task_state.program.opens_values:
-            ledgers.cancel(key)
+            ledgers.cancel_all(key)
 
     def _join_training(self, task: str, session: str) -> None:
         """Join a training that server 0 begins."""
@@ -227,7 +227,7 @@ class TrainingMixin:
         if held is not None:
             if all(report[1] == held for report in reports):  # all three had stored it before the session ended
                 if state.attempt is not None:
-                    self._task_ledgers(task_state).commit(state.attempt["training"])
+                    self._task_ledgers(task_state).commit_all(state.attempt["training"])
                 return
             self._discard_model(task_state)
         mismatched = task_state.mismatched_owners(sessions.exchange_values(links, uploads))
@@ -252,7 +252,7 @@ class TrainingMixin:
         with task_state.lock:
             task_state.model = stored
         sessions.agree_on_facts(links, {"stored": True})
-        self._task_ledgers(task_state).commit(state.attempt["training"])
+        self._task_ledgers(task_state).commit_all(state.attempt["training"])
 
     def _charge_once(self, task_state: TaskState, links: TlsLinks, reports: list[list[Any]]) -> int | None:
         """Reserve the loss, unless a charged training resumes, of which every opening is known or can be repeated.
@@ -274,7 +274,7 @@ class TrainingMixin:
         if same and program.opens_values and (program.can_resume or not any(report[5] for report in reports)):
             assert state.attempt is not None
             reopened = sync_openings(links, state, [report[3] for report in reports], [report[4] for report in reports])
-            state.record_charge(self._task_ledgers(task_state).reserve(state.attempt["training"]).id)
+            state.record_charge(self._task_ledgers(task_state).reserve_all(state.attempt["training"]).id)
             return reopened
         self._drop_attempt(task_state)
         disagree = {
@@ -286,7 +286,7 @@ class TrainingMixin:
             raise MissingConsentError(sorted(disagree))
         training = sessions.draw_name(links)
         state.begin_training(training)  # before the charge, which a crash may leave behind
-        state.record_charge(self._task_ledgers(task_state).reserve(training).id)
+        state.record_charge(self._task_ledgers(task_state).reserve_all(training).id)
         return None
 
     def _drop_attempt(self, task_state: TaskState) -> None:
@@ -299,7 +299,7 @@ class TrainingMixin:
             if task_state.program.opens_values and state.may_have_opened:
                 state.renew_ticket()
             else:
-                self._task_ledgers(task_state).cancel(state.attempt["training"])
+                self._task_ledgers(task_state).cancel_all(state.attempt["training"])
         state.end_training()
 
     def _run_program(self, task_state: TaskState, engine: ReplicatedEngine) -> TrainingResult:
@@ -337,7 +337,7 @@ class TrainingMixin:
 
     def _discard_model(self, task_state: TaskState) -> None:
         """Delete a model that not all servers have."""
-        self._model_store.delete(task_state.task.name)
+        self._model_store.delete_model(task_state.task.name)
         if task_state.model is not None:
             task_state.model = None
             self._settle_interrupted(task_state)

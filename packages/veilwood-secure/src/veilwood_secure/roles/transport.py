@@ -60,7 +60,7 @@ class ReceiveQuota:
         self._lock = threading.Lock()
         self._taken: Counter[PartyName] = Counter()
 
-    def acquire(self, party_name: PartyName, count: int) -> None:
+    def reserve_memory(self, party_name: PartyName, count: int) -> None:
         """Reserve memory for a message. Raise PartyError if the quota is exceeded."""
         with self._lock:
             if self._taken[party_name] + count > self._max_bytes // 4:
@@ -72,7 +72,7 @@ class ReceiveQuota:
                 raise PartyError("this server receives as much as it can hold. Hint: try again later.")
             self._taken[party_name] += count
 
-    def release(self, party_name: PartyName, count: int) -> None:
+    def free_memory(self, party_name: PartyName, count: int) -> None:
         """Release the memory of a message that was read or lost."""
         with self._lock:
             self._taken[party_name] -= count
@@ -249,7 +249,7 @@ class Channel:
                 if len(self._incoming) >= _MAX_UNREAD:
                     raise self._protocol_error("it sent more messages than were requested")
                 if length > MAX_FIRST_MESSAGE:
-                    self._quota.acquire(self.peer, length)
+                    self._quota.reserve_memory(self.peer, length)
                     self._held_bytes = length
             self._kind, self._received = kind, self._received + 1
             self._partial, self._length = bytearray(min(length, _READ_BLOCK_BYTES)), length
@@ -275,7 +275,7 @@ class Channel:
     def _release_quota(self, count: int) -> None:
         """Release the quota of a message that was read or discarded."""
         if self._quota is not None and count > MAX_FIRST_MESSAGE:
-            self._quota.release(self.peer, count)
+            self._quota.free_memory(self.peer, count)
 
     def _parse_failure(self, message: bytearray) -> PartyError:
         """Convert the error message of the peer into an exception."""
@@ -486,7 +486,7 @@ class _PendingConnections:
         self._lock = threading.Lock()
         self._hosts: dict[socket.socket, str] = {}  # oldest first
 
-    def add(self, connection: socket.socket, host: str) -> None:
+    def add_connection(self, connection: socket.socket, host: str) -> None:
         with self._lock:
             self._hosts[connection] = host
             if len(self._hosts) <= self._max_pending:
@@ -498,7 +498,7 @@ class _PendingConnections:
         with suppress(OSError):
             socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # wakes its thread, which closes it
 
-    def remove(self, connection: socket.socket) -> None:
+    def remove_connection(self, connection: socket.socket) -> None:
         with self._lock:
             self._hosts.pop(connection, None)
 
@@ -511,7 +511,7 @@ class _PartyConnections:
         self._lock = threading.Lock()
         self._open: Counter[PartyName] = Counter()
 
-    def acquire(self, party_name: PartyName) -> None:
+    def count_in(self, party_name: PartyName) -> None:
         with self._lock:
             if self._open[party_name] >= self._max_per_party:
                 raise PartyError(
@@ -529,7 +529,7 @@ class _PartyConnections:
                 raise PartyError("this server is full: others have too many connections open. Hint: try again later.")
             self._open[party_name] += 1
 
-    def release(self, party_name: PartyName) -> None:
+    def count_out(self, party_name: PartyName) -> None:
         with self._lock:
             self._open[party_name] -= 1
             if not self._open[party_name]:
@@ -603,7 +603,7 @@ class Listener:
                     return
                 time.sleep(0.02)  # no descriptors left, or the peer has gone: keep listening
                 continue
-            self._pending.add(secured, address[0])
+            self._pending.add_connection(secured, address[0])
             threading.Thread(target=self._authenticate_peer, args=(secured, address[0]), daemon=True).start()
 
     def _authenticate_peer(self, connection: ssl.SSLSocket, host: str) -> None:
@@ -615,11 +615,11 @@ class Listener:
             connection.close()
             return
         finally:
-            self._pending.remove(connection)
+            self._pending.remove_connection(connection)
         channel = Channel(connection, who, self._timeout, quota=self._quota)
         try:
-            self._parties.acquire(who)
-            channel.on_close = lambda: self._parties.release(who)
+            self._parties.count_in(who)
+            channel.on_close = lambda: self._parties.count_out(who)
             self._on_connection(channel)
         except Exception as error:
             log.warning("%s at %s: %s", who, host, failure_reason(error))

@@ -18,7 +18,7 @@ from veilwood.data.encoding import class_labels
 from veilwood.errors import PartyError, PlanError, UseError
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.plan import Plan
-from veilwood_secure.mpc.shares import majority, pair_from_bytes, reconstruct
+from veilwood_secure.mpc.shares import find_majority, pair_from_bytes, reconstruct
 from veilwood_secure.protocols.joint_forest import Parties, joint_plan
 from veilwood_secure.roles import receipts
 from veilwood_secure.roles.config import Config
@@ -113,11 +113,11 @@ class User:
         with ServerConnections(self.config, self.task, "fetch") as call:
             fields = call.receive_fields("statement", "training", "released", "signatures")
             messages = [bytes(data) for data in call.receive_all()]
-        opened, training = receipts.hash_messages([majority(messages)]), str(fields[0]["training"])
+        opened, training = receipts.hash_messages([find_majority(messages)]), str(fields[0]["training"])
         self.receipts += receipts.check_training(
             fields[0]["signatures"], training, opened, self.config.servers_authority.read_bytes()
         )
-        return np.frombuffer(majority(messages), "<i8").astype(np.int64)
+        return np.frombuffer(find_majority(messages), "<i8").astype(np.int64)
 
     def _open_session(self) -> ServerConnections:
         call = ServerConnections(self.config, self.task, "ask")

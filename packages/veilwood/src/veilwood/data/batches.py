@@ -13,13 +13,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
-from joblib import effective_n_jobs
 
-from veilwood.arrays import Bools, Codes, Int32s, Ints
+from veilwood.arrays import Bools, Codes, Int32s, Ints, count_threads
 from veilwood.data.contributions import IdFilter, Weights, bound_contributions, id_column
 from veilwood.data.counts import RowBackend
 from veilwood.data.encoding import Encoding
@@ -111,7 +110,7 @@ class Source:
 
     def map_batches(self, function: Callable[[Batch], Made], *, n_jobs: int | None = 1) -> Iterator[Made]:
         """Read all rows once and apply ``function`` to each batch, in order; threads take a few batches at a time."""
-        if (n_threads := effective_n_jobs(n_jobs)) == 1:
+        if (n_threads := count_threads(n_jobs)) == 1:
             yield from map(function, self.batches())
             return
         made: deque[Future[Made]] = deque()
@@ -128,7 +127,7 @@ class Source:
 
         Threads take turns in reading; each encodes and counts its own batches, so that no core waits.
         """
-        n_threads = effective_n_jobs(n_jobs)
+        n_threads = count_threads(n_jobs)
         if n_threads == 1 or count([]).size > MAX_CELLS_PER_THREAD:
             return self.share_sums(count(track_progress(self.batches(), progress_label), n_jobs=n_jobs))
         unread = track_progress(self._read(), progress_label)
@@ -253,13 +252,14 @@ def empty_batch(encoding: Encoding) -> Batch:
     return Batch(np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
 
 
-def select_rows(batch: Batch, *masks: Bools | None) -> Batch:
-    """Return the rows that every mask marks."""
-    chosen = [mask for mask in masks if mask is not None]
-    if not chosen:
+def select_rows(batch: Batch, *factors: Bools | Ints | None) -> Batch:
+    """Return each row as often as the product of the factors says; a mask is a factor of 0 or 1."""
+    given = [factor for factor in factors if factor is not None]
+    if not given:
         return batch
-    kept = np.logical_and.reduce(chosen)
-    return batch._replace(codes=batch.codes[kept], target=batch.target[kept])
+    copies = reduce(np.multiply, given)
+    rows = copies if copies.dtype == bool else np.repeat(np.arange(len(copies)), copies)
+    return batch._replace(codes=batch.codes[rows], target=batch.target[rows])
 
 
 def open_memory(
@@ -277,17 +277,13 @@ def open_memory(
     """Encode a table and its target."""
     table = view_table(X, encoding, invalid)
     batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap), estimator=estimator)
-    chosen = None
+    of_id = copies = None
     if cap is not None:
         times = None if encoding.time_index is None else [batch.codes[:, encoding.time_index]]
-        (chosen,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter, times)
-    if weights is None:
-        codes, target, *_ = select_rows(batch, chosen, fits)
-    else:
+        (of_id,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter, times)
+    if weights is not None:
         copies = weights.draw_copies(len(batch.target), invalid)
-        for mask in (chosen, fits):
-            copies = copies if mask is None else copies * mask
-        codes, target = np.repeat(batch.codes, copies, axis=0), np.repeat(batch.target, copies)
+    codes, target, *_ = select_rows(batch, copies, of_id, fits)
 
     def read_slices() -> Iterator[Callable[[], Batch]]:
         for start in range(0, max(len(codes), 1), batch_rows):
@@ -301,7 +297,7 @@ def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None
     """Make a source of an iterator of tables. The consumer of a batch encodes it."""
     if cap is not None:
         raise UseError(
-            f"at most {cap.at_most} rows of each {cap.id!r} cannot be chosen while rows stream by. "
+            f"how often a row of each {cap.id!r} counts cannot be decided while rows stream by. "
             "Hint: pass files or a table, which can be read several times."
         )
 

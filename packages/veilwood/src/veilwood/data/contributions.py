@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contribution bounds, one rule for all sources: at most k rows per id, and row weights.
+"""Contribution bounds, one rule for all sources: every id counts as k rows at most, and row weights.
 
 When two ids are the same is decided in ``canonical``.
 """
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from veilwood.arrays import Bools, Indices, Ints, NDArray
+from veilwood.arrays import Indices, Ints, NDArray
 from veilwood.data.canonical import ColumnValues, NoText, factorize_texts, to_canonical_id
 from veilwood.data.frames import Table, target_values
 from veilwood.data.numbers import read_numbers
@@ -27,22 +27,28 @@ IdFilter = Callable[[str], bool]
 NO_ID = -1  # a row without a usable id, which never counts
 
 
-def first_rows_per_id(ids: Ints, order: NDArray[np.uint64], at_most: int) -> Indices:
-    """Return the first ``at_most`` rows of each id in the given order, sorted by id and order.
+def copies_per_row(ids: Ints, order: NDArray[np.uint64], at_most: int, *, shared: bool = True) -> Ints:
+    """Return how often each row counts, so that all rows of an id together count ``at_most`` times.
 
-    Which rows of an id count depends on the order of that id's rows alone. Removing one id leaves the rows of all
-    others as they were, so all rows of an id change at most ``at_most`` of the result.
+    The m rows of an id share this number evenly; the first ones in the given order take what is left over, and beyond
+    ``at_most`` rows all of it. If it is not ``shared``, the first ``at_most`` rows count once each. Either way the
+    result depends on the order of that id's rows alone. Rows without an id do not count.
 
     Examples
     --------
-    >>> first_rows_per_id(np.array([5, 8, 5, 5]), np.array([3, 1, 1, 2], np.uint64), 2)
-    array([2, 3, 1])
+    >>> copies_per_row(np.array([5, 8, 5, 5]), np.array([3, 1, 1, 2], np.uint64), 4)
+    array([1, 4, 2, 1])
+    >>> copies_per_row(np.array([5, 8, 5, 5]), np.array([3, 1, 1, 2], np.uint64), 2)
+    array([0, 2, 1, 1])
     """
     rows = np.lexsort((order, ids))
     grouped = ids[rows]
-    rank = np.arange(len(grouped)) - np.searchsorted(grouped, grouped, side="left")
-    kept: Indices = rows[(rank < at_most) & (grouped != NO_ID)]
-    return kept
+    first = np.searchsorted(grouped, grouped, side="left")
+    rank = np.arange(len(grouped)) - first
+    n_rows = np.searchsorted(grouped, grouped, side="right") - first
+    copies = np.empty(len(ids), np.int64)
+    copies[rows] = np.where(grouped == NO_ID, 0, (at_most - 1 - rank) // n_rows + 1 if shared else rank < at_most)
+    return copies
 
 
 def order_by_time(times: NDArray[np.integer[Any]], order: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -60,11 +66,12 @@ def bound_contributions(
     invalid: Invalid,
     id_filter: IdFilter | None = None,
     times: Sequence[NDArray[np.integer[Any]]] | None = None,
-) -> list[Bools]:
-    """Choose at random which rows of each id count, given the id columns of all partitions.
+) -> list[Ints]:
+    """Return how often each row counts (``copies_per_row``, at random), given the id columns of all partitions.
 
     ``id_filter`` tells which ids take part at all, if a fraction of them is held out. ``times``, which may be filled
-    while the partitions are read, has the time of every row: the first rows count, at random among those of one time.
+    while the partitions are read, has the time of every row: the first rows count once each, at random among those of
+    one time, because later rows must not change how often earlier ones count.
     """
     numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
     columns: list[Ints] = []
@@ -80,11 +87,10 @@ def bound_contributions(
             pieces.append(np.array([*ids, NO_ID], np.int64)[codes])
         columns.append(np.concatenate(pieces))
     everyone = np.concatenate(columns)
-    kept = np.zeros(len(everyone), dtype=bool)
     order = entropy.random_integers(len(everyone))
     order = order if times is None else order_by_time(np.concatenate(times), order)
-    kept[first_rows_per_id(everyone, order, cap.at_most)] = True
-    return np.split(kept, np.cumsum([len(column) for column in columns])[:-1])
+    copies = copies_per_row(everyone, order, cap.at_most, shared=times is None)
+    return np.split(copies, np.cumsum([len(column) for column in columns])[:-1])
 
 
 def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[Indices, list[str]]:

@@ -12,8 +12,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
-from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Final, Literal, Protocol, TypeAlias, overload, runtime_checkable
 
 import numpy as np
 
@@ -109,7 +110,7 @@ class Axis:
     starts: Ints
     """First code of each bin."""
 
-    @property
+    @cached_property
     def thresholds(self) -> list[int]:
         """First code of each group of a numeric column, except the first group."""
         first = np.flatnonzero(np.diff(self.groups.astype(np.int64), prepend=-1))[1:]
@@ -149,6 +150,42 @@ class ContingencyTable:
             cell *= np.uint32(axis.size)
             cell += axis.groups[columns[axis.feature]]
         return cell
+
+
+@dataclass(frozen=True, eq=False)
+class TableSet(Sequence[ContingencyTable]):
+    """Many tables over shared axes, given by indices: hundreds of candidates per round need no object each."""
+
+    axes: tuple[Axis, ...]
+    members: Int32s
+    """Axes of each table, padded with -1; shape (n_tables, largest number of axes)."""
+
+    @cached_property
+    def axis_sizes(self) -> Ints:
+        """Number of groups of each axis."""
+        return np.array([axis.size for axis in self.axes], np.int64)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Number of cells of each table."""
+        return np.asarray(self.shapes.prod(axis=1))
+
+    @cached_property
+    def shapes(self) -> Ints:
+        """Number of groups of each table's axes, padded with 1."""
+        return np.asarray(np.where(self.members >= 0, np.append(self.axis_sizes, 1)[self.members], 1))
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    @overload
+    def __getitem__(self, at: int) -> ContingencyTable: ...
+    @overload
+    def __getitem__(self, at: slice) -> TableSet: ...
+    def __getitem__(self, at: int | slice) -> ContingencyTable | TableSet:
+        if isinstance(at, slice):
+            return TableSet(self.axes, self.members[at])
+        return ContingencyTable(tuple(self.axes[place] for place in self.members[at].tolist() if place >= 0))
 
 
 ALL_ROWS: Final = ContingencyTable(())
@@ -219,6 +256,10 @@ class RowBackend(ABC):
     @abstractmethod
     def run(self, query: RowQuery) -> Ints:
         """Return the sum over all rows that are not held out."""
+
+    def run_together(self, asked: Sequence[RowQuery]) -> list[Ints]:
+        """Return ``run`` of several queries, in one pass where the engine can."""
+        return [self.run(query) for query in asked]
 
     @abstractmethod
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:

@@ -15,7 +15,19 @@ from typing import Any, Final, Literal, overload
 import numpy as np
 import pyarrow as pa
 
-from veilwood.arrays import HAVE_NUMBA, AnyArray, ArrayLike, Codes, Floats, Int32s, Ints, NDArray
+from veilwood.arrays import (
+    AMBIENT_JOBS,
+    HAVE_NUMBA,
+    AnyArray,
+    ArrayLike,
+    Codes,
+    Floats,
+    Int32s,
+    Ints,
+    NDArray,
+    map_on_threads,
+    row_ranges,
+)  # fmt: skip
 from veilwood.data import canonical
 from veilwood.data.columns import TRANSFORMS, Column, did_you_mean
 from veilwood.data.dialect import Dialect
@@ -328,21 +340,26 @@ class Encoding:
         grid = [i for i in numeric if self._coders[i].edges is None]
         lower, scale = np.array([self._coders[i].grid_scale for i in grid]).reshape(-1, 2).T
         kinds: dict[int, Kinds] = {}
-        for start in range(0, len(array), _BLOCK_ROWS):
-            rows = slice(start, start + _BLOCK_ROWS)
-            with np.errstate(over="ignore"):
-                values = array[rows][:, numeric].astype(np.float64)
-            if grid:
-                inside = values if len(grid) == len(numeric) else values[:, [numeric.index(i) for i in grid]]
-                codes[rows, grid] = _grid_codes(inside, lower, scale)
-            missing = np.asarray(np.isnan(values).any(axis=0))
-            for place, feature in enumerate(numeric):
-                coder = self._coders[feature]
-                if coder.edges is not None:
-                    codes[rows, feature] = coder.encode_numbers(values[:, place])
-                found = coder.mark_missing(values[:, place], codes[rows, feature]) if missing[place] else None
-                if found is not None:
-                    kinds.setdefault(feature, np.zeros(len(array), np.uint8))[rows] = found
+
+        def read_range(span: tuple[int, int]) -> None:
+            for start in range(*span, _BLOCK_ROWS):
+                rows = slice(start, min(start + _BLOCK_ROWS, span[1]))
+                with np.errstate(over="ignore"):
+                    values = array[rows][:, numeric].astype(np.float64)
+                if grid:
+                    inside = values if len(grid) == len(numeric) else values[:, [numeric.index(i) for i in grid]]
+                    codes[rows, grid] = _grid_codes(inside, lower, scale)
+                missing = np.asarray(np.isnan(values).any(axis=0))
+                for place, feature in enumerate(numeric):
+                    coder = self._coders[feature]
+                    if coder.edges is not None:
+                        codes[rows, feature] = coder.encode_numbers(values[:, place])
+                    found = coder.mark_missing(values[:, place], codes[rows, feature]) if missing[place] else None
+                    if found is not None:
+                        kinds.setdefault(feature, np.zeros(len(array), np.uint8))[rows] = found
+
+        n_jobs = AMBIENT_JOBS.get()
+        map_on_threads(read_range, row_ranges(len(array), n_jobs), n_jobs)
         for feature, wrong in kinds.items():
             problems.add(self.columns[feature].name, wrong)
 

@@ -19,7 +19,7 @@ from typing import IO, Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from veilwood.arrays import Bools, Codes
+from veilwood.arrays import Bools, Codes, Ints
 from veilwood.data import contributions
 from veilwood.data.batches import Batch, Source, empty_batch, encode_rows, select_rows, split_target, view_table
 from veilwood.data.canonical import ColumnValues
@@ -87,20 +87,20 @@ class _FileReader:
             row += table.n_rows
             yield ids
 
-    def read_rows(self, kept: list[Bools] | None) -> Iterator[Callable[[], Batch]]:
-        """Read all rows, or those that are kept; the caller encodes a batch by calling what is yielded."""
+    def read_rows(self, copies: list[Ints] | None) -> Iterator[Callable[[], Batch]]:
+        """Read all rows, each as often as it counts; the caller encodes a batch by calling what is yielded."""
         empty = True
         for partition, file in enumerate(self.files):
             row = 0
             for table in self._read_tables(file):
-                chosen = None if kept is None else kept[partition][row : row + table.n_rows]
-                if chosen is not None and len(chosen) < table.n_rows:
+                of_table = None if copies is None else copies[partition][row : row + table.n_rows]
+                if of_table is not None and len(of_table) < table.n_rows:
                     raise FileError(
                         f"{file.display_name} changed while it was read. Hint: read a copy that does not change."
                     )
                 if self.cap is not None and not file.detects_changes:
                     self._check_ids(contributions.id_column(table, self.cap), self.cap, partition, row)
-                yield partial(self._encode_table, table, partition, row, chosen)
+                yield partial(self._encode_table, table, partition, row, of_table)
                 row += table.n_rows
                 empty = False
             if not file.detects_changes:
@@ -116,7 +116,7 @@ class _FileReader:
         with _all_problems(self.files, self.encoding, id_names(self.cap)):
             yield from file.read_batches(list(dict.fromkeys([*self.encoding.schema.sources, *ids])), self.batch_rows)
 
-    def _encode_table(self, table: Table, partition: int, row: int, chosen: Bools | None) -> Batch:
+    def _encode_table(self, table: Table, partition: int, row: int, copies: Ints | None) -> Batch:
         extra, file = id_names(self.cap), self.files[partition]
         with _all_problems(self.files, self.encoding, extra):
             batch, fits = encode_rows(
@@ -131,12 +131,17 @@ class _FileReader:
         if not file.detects_changes:
             checksum = zlib.crc32(batch.target.tobytes(), zlib.crc32(batch.codes.tobytes()))
             self.changes.check_unchanged("rows", file, partition, row, checksum)
-        return select_rows(batch, chosen, fits)
+        return select_rows(_leave_room(batch, self.cap), copies, fits)
 
     def _check_ids(self, ids: ColumnValues, cap: RowsOf, partition: int, row: int) -> None:
         file = self.files[partition]
         if not file.detects_changes:
             self.changes.check_unchanged("ids", file, partition, row, _checksum_of_ids(ids, cap, self.invalid))
+
+
+def _leave_room(batch: Batch, cap: RowsOf | None) -> Batch:
+    """Return a batch whose rows can count ``at_most`` times each without taking the numbers of the next batch."""
+    return batch if cap is None else batch._replace(first_row=batch.first_row * cap.at_most)
 
 
 def open_files(
@@ -151,7 +156,7 @@ def open_files(
     """Make a source of the files that ``files.find_files`` finds."""
     with _all_problems(X, encoding, id_names(cap)):  # Arrow looks into the first rows of CSV
         files = find_matching_files(X, encoding.schema, id_names(cap), as_bytes=invalid == "drop")
-    reader, kept = _FileReader(files, encoding, cap, invalid, batch_rows), None
+    reader, copies = _FileReader(files, encoding, cap, invalid, batch_rows), None
     if cap is not None:
         if any(cap.id not in file.names for file in files):
             raise contributions.missing_id_column_error(cap)
@@ -159,8 +164,8 @@ def open_files(
             _reject_numeric_id(cap, encoding.schema)
         times: list[Any] | None = None if encoding.first_by is None else [np.empty(0, np.uint16)]
         ids = (reader.read_ids(partition, cap, times) for partition in range(len(files)))
-        kept = contributions.bound_contributions(ids, cap, invalid, id_filter, times)
-    return Source(partial(reader.read_rows, kept), n_partitions=len(files))
+        copies = contributions.bound_contributions(ids, cap, invalid, id_filter, times)
+    return Source(partial(reader.read_rows, copies), n_partitions=len(files))
 
 
 def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
@@ -390,9 +395,9 @@ def open_spool(
             ids = _write_pieces(file, encoded, len(encoding.columns), spooled.at_most, batch_rows)
             if cap is None:
                 deque(ids, maxlen=0)
-                kept = None
+                copies = None
             else:
-                (kept,) = contributions.bound_contributions([ids], cap, invalid, id_filter, times)
+                (copies,) = contributions.bound_contributions([ids], cap, invalid, id_filter, times)
             file.flush()
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
     except OSError as error:
@@ -405,8 +410,8 @@ def open_spool(
         first_row = 0
         for number in range(stored.num_record_batches):
             batch = stored.get_batch(number)
-            chosen = None if kept is None else kept[first_row : first_row + batch.num_rows]
-            yield partial(_read_stored_batch, batch, len(encoding.columns), chosen, first_row)
+            of_batch = None if copies is None else copies[first_row : first_row + batch.num_rows]
+            yield partial(_read_stored_batch, batch, len(encoding.columns), cap, of_batch, first_row)
             first_row += batch.num_rows
         if not first_row and invalid == "refuse":
             raise OutOfSchemaError(
@@ -450,7 +455,7 @@ def _write_pieces(
             yield ids
 
 
-def _read_stored_batch(stored: Any, width: int, chosen: Bools | None, first_row: int) -> Batch:
+def _read_stored_batch(stored: Any, width: int, cap: RowsOf | None, copies: Ints | None, first_row: int) -> Batch:
     codes = stored.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
     batch = Batch(codes, stored.column(1).to_numpy(), 0, first_row)
-    return select_rows(batch, chosen, stored.column(2).to_numpy(zero_copy_only=False))
+    return select_rows(_leave_room(batch, cap), copies, stored.column(2).to_numpy(zero_copy_only=False))

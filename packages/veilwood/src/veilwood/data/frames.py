@@ -18,8 +18,6 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from scipy import sparse
-from sklearn.exceptions import DataConversionWarning
-from sklearn.utils.validation import column_or_1d
 
 from veilwood.arrays import AnyArray
 from veilwood.data.canonical import NO_VALUE, ColumnValues
@@ -211,8 +209,10 @@ def target_values(y: Any, *, every_entry_is_label: bool = False) -> ColumnValues
         labels = every_entry_is_label or not y or not all(isinstance(cell, list | tuple | np.ndarray) for cell in y)
         return pd.Series(list(y) if labels else _single_values(y), dtype=object)
     if is_frame(y) and (table := Table.from_data(y)).n_columns == 1:
-        warnings.warn(_COLUMN_VECTOR, DataConversionWarning, stacklevel=2)
+        _warn_column_vector()
         return table.column(0) if table.arrow is None else table.arrow.column(0)
+    from sklearn.utils.validation import column_or_1d  # scikit-learn takes long to import
+
     try:
         values = column_or_1d(y, warn=True)
         return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
@@ -224,5 +224,12 @@ def _single_values(rows: Sequence[Any]) -> list[Any]:
     """Return the single value of each row."""
     if any((row.shape[:1] if isinstance(row, np.ndarray) else (len(row),)) != (1,) for row in rows):
         raise OutOfSchemaError("y should be a 1d array: one value for each row.")
-    warnings.warn(_COLUMN_VECTOR, DataConversionWarning, stacklevel=3)
+    _warn_column_vector()
     return [row[0] for row in rows]
+
+
+def _warn_column_vector() -> None:
+    """Warn, as scikit-learn does, that a table of one column is taken as the target."""
+    from sklearn.exceptions import DataConversionWarning  # scikit-learn takes long to import
+
+    warnings.warn(_COLUMN_VECTOR, DataConversionWarning, stacklevel=4)

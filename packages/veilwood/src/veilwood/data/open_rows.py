@@ -197,9 +197,11 @@ def open_rows(
     encoding : Encoding
         How values become codes.
     unit : Rows or RowsOf, optional
-        With ``RowsOf(id, at_most=k)``, k rows of each id are chosen at random and the others are dropped. The column
-        ``id`` need not be in the schema. The choice is made once and holds for every pass. Ids are compared by the
-        rule of ``veilwood.data.canonical``: 7, 7.0, "7" and "7.0" are one id, and "007" is another.
+        With ``RowsOf(id, at_most=k)``, every id counts as k rows: its m rows are repeated k / m times, up or down at
+        random, so that of more than k rows k are chosen. If the schema has a column of times, the first k rows count
+        once each. The column ``id`` need not be in the schema. How often a row counts is decided once and holds for
+        every pass. Ids are compared by the rule of ``veilwood.data.canonical``: 7, 7.0, "7" and "7.0" are one id, and
+        "007" is another.
     invalid : {"refuse", "drop"}
         What becomes of rows that violate the schema. "refuse": the whole table is refused, which can be observed and
         reveals something about the rows. "drop": each row is encoded or dropped by a function of that row alone, and

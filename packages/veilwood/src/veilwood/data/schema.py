@@ -22,8 +22,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import column_or_1d
 
 from veilwood.charts import html_card
 from veilwood.data.canonical import factorize_texts, to_canonical_texts
@@ -438,6 +436,10 @@ def _column_from_dict(entry: object, place: int) -> Column:
 
 def _infer_columns(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column, tuple[Column, ...]]:
     """Infer the target and the features from the data."""
+    # scikit-learn takes long to import, and a declared schema does not need it.
+    from sklearn.utils.multiclass import check_classification_targets, type_of_target
+    from sklearn.utils.validation import column_or_1d
+
     table = Table.from_data(X)
     names = table.names or tuple(f"x{place}" for place in range(table.n_columns))
     while target in names:

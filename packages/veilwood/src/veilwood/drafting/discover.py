@@ -91,7 +91,7 @@ class SchemalessTable:
         chosen_rows = None
         if cap is not None:
             ids = ((table.column_by_name(cap.id) for table in part) for part in self._read([cap.id]))
-            chosen_rows = bound_contributions(ids, cap, "drop")
+            chosen_rows = [copies > 0 for copies in bound_contributions(ids, cap, "drop")]
         texts = [Counter[str]() for _ in columns]
         sizes = np.zeros((len(columns), N_MAGNITUDES), np.int64)
         for partition, tables in enumerate(self._read(columns)):

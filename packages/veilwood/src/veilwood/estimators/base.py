@@ -21,7 +21,7 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood import errors
-from veilwood.arrays import AnyArray, Codes, Floats
+from veilwood.arrays import AMBIENT_JOBS, AnyArray, Codes, Floats
 from veilwood.charts import html_card
 from veilwood.data.batches import Source
 from veilwood.data.contributions import Weights, check_max_weight, scale_unit
@@ -300,6 +300,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """Encode the rows of a prediction; requires a fitted estimator."""
         if "model_" not in vars(self):
             check_is_fitted(self, "model_")
+        AMBIENT_JOBS.set(self.n_jobs)
         return self._encode_with(self.model_.encoding, X)
 
     def _predict_rows(self, X: Any, unknown: UnknownRule | None) -> tuple[Floats, AnyArray]:
@@ -329,6 +330,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _open_sources(self, X: Any, y: Any, encoding: Encoding, holdout: Holdout, sample_weight: Any) -> list[Source]:
         """Open the rows to train on and, if units are held out, those to evaluate on."""
+        AMBIENT_JOBS.set(self.n_jobs)
         weights = None if sample_weight is None else Weights.validated(sample_weight, self.max_weight)
         unit = self._protected_unit(encoding.schema)  # bounds rows per unit, before weights make copies of them
         opener = partial(open_rows, X, y, encoding, unit=unit, invalid=self.invalid, weights=weights)

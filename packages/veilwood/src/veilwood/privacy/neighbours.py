@@ -30,7 +30,7 @@ class Rows:
 
     @property
     def at_most(self) -> int:
-        """The largest number of rows that one unit can contribute."""
+        """The largest number of rows, counting repeated ones, that one unit can contribute."""
         return self.k
 
     def __str__(self) -> str:
@@ -39,13 +39,17 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowsOf:
-    """Privacy unit of all rows with the same value of column ``id``, of which at most ``at_most`` are used."""
+    """Privacy unit of all rows with the same value of column ``id``, which together weigh as much as ``at_most`` rows.
+
+    All of its m rows count, each ``at_most / m`` times, up or down at random. So each person counts alike, and noise
+    beside a person does not depend on ``at_most``: choose as many rows as people have.
+    """
 
     id: str
     at_most: int
 
     def __str__(self) -> str:
-        return f"all rows of one {self.id} (at most {self.at_most} used)"
+        return f"all rows of one {self.id} (counted as at most {self.at_most})"
 
 
 Unit: TypeAlias = Rows | RowsOf

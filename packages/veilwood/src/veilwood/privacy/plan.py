@@ -147,6 +147,7 @@ class Plan:
     expected: dict[str, str] = field(default_factory=dict)
     _steps_by_name: dict[str, Step] = field(init=False, repr=False, compare=False)
     _steps_loss: Loss = field(init=False, repr=False, compare=False)
+    _in_parts_of_rho: bool = field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -171,19 +172,20 @@ class Plan:
         by_name = {**earlier, **{step.name: step for step in added}}
         if len(by_name) < len(self.steps):
             raise PlanError("the steps of a plan must have different names: the door identifies them by name.")
-        if self.loss.epsilon is not None and not self._covers_loss(total):
+        # The epsilon of a fraction of rho is not its own (Loss.scaled); a step with a delta of its own has no rho.
+        in_parts = any(step.loss.delta > 0 and step.loss.rho is not None for step in added)
+        in_parts = in_parts or (bool(earlier) and self._in_parts_of_rho)
+        if self.loss.epsilon is not None and not self._covers_loss(total, in_parts):
             raise PlanError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")
-        self.__dict__.update(_steps_by_name=by_name, _steps_loss=total)
+        self.__dict__.update(_steps_by_name=by_name, _steps_loss=total, _in_parts_of_rho=in_parts)
 
-    def _covers_loss(self, total: Loss) -> bool:
+    def _covers_loss(self, total: Loss, in_parts_of_rho: bool) -> bool:
         """Return True if the steps keep the promised epsilon and delta, by epsilon or by rho, and a promised rho."""
         rho, epsilon = self.loss.rho, self.loss.epsilon
         if rho is not None and (total.rho is None or total.rho > rho):
             return False
         if rho is not None and self.loss.delta > 0 and Loss(None, Fraction(0), total.rho).is_within(self.loss):
             return True
-        # The epsilon of a fraction of rho is not its own (Loss.scaled); a step with a delta of its own has no rho.
-        in_parts_of_rho = any(step.loss.delta > 0 and step.loss.rho is not None for step in self.steps)
         if in_parts_of_rho or total.epsilon is None or epsilon is None:
             return False
         return total.epsilon <= epsilon and total.delta <= self.loss.delta

@@ -134,7 +134,7 @@ def _guarantee_rows(facts: ReleaseFacts) -> Iterator[Row]:
     )  # fmt: skip
     yield Row(
         _GUARANTEE, "Bounded contributions", PROVED,
-        f"Of each {unit.id} at most {unit.at_most} rows are used, whatever the table holds." if isinstance(unit, RowsOf)
+        f"All rows of one {unit.id} count as {unit.at_most} at most, whatever their number." if isinstance(unit, RowsOf)
         else "A row counts once in each measurement, with bounded values and weight.",
         ("neighbours",),
     )  # fmt: skip

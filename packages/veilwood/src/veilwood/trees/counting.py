@@ -170,7 +170,7 @@ def leaf_totals(
         target = np.ascontiguousarray(classes, np.int32)
         if fast:
             add = _fast_adder(forest, codes, target, own, 0 if n_classes else target_levels, totals)
-            run_on_threads(add, forest.n_trees, n_jobs)
+            run_on_threads(add, forest.n_trees, n_jobs, rows=len(target))
         else:
             _numpy_add(forest, codes, target, own, n_classes, target_levels, totals)
     return totals
@@ -283,7 +283,10 @@ def sum_over_trees(
         from veilwood import kernels
 
         run_on_threads(
-            partial(kernels.sum_leaf_values, *_kernel_arrays(forest), codes, values, sums), len(codes), n_jobs
+            partial(kernels.sum_leaf_values, *_kernel_arrays(forest), codes, values, sums),
+            len(codes),
+            n_jobs,
+            rows=len(codes),
         )
         return sums
     for first in range(0, len(codes), 4096):

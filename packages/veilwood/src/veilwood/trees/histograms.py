@@ -172,7 +172,7 @@ def _fast_adder(
             candidates.first, packed, candidates.tables, np.ascontiguousarray(batch.codes),
             np.ascontiguousarray(batch.target, np.int32), kernels.NO_OWNER if own is None else own, moments, histograms,
         )  # fmt: skip
-        run_on_threads(work, forest.n_trees, n_jobs)
+        run_on_threads(work, forest.n_trees, n_jobs, rows=len(batch.target))
 
     return add_batch
 

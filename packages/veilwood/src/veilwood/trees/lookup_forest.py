@@ -101,7 +101,7 @@ class LookupForest:
             from veilwood import kernels
 
             add = partial(kernels.add_lookup_values, *self._kernel_arrays(), columns, sums)
-            run_on_threads(add, len(codes), n_jobs)
+            run_on_threads(add, len(codes), n_jobs, rows=len(codes))
             return sums
         row_groups = [group[columns[feature]] for feature, group in zip(self.features, self.groups, strict=True)]
         for start, (first, last) in zip(self.starts, pairwise([0, *self.ends.tolist()]), strict=True):

@@ -191,3 +191,11 @@ def test_a_limit_that_does_not_grow_again_has_a_variance_of_its_own(monkeypatch:
         forest_of("regression", epsilon=8.0).fit(*table_of("regression", 20_000))
     assert [spread.limit for spread in found] == pytest.approx([0.05] * 3, abs=1e-3)
     assert min(spread.gradient_variance for spread in found) > 0.1  # in units of the range at most 0.05^2
+
+
+def test_rows_of_rare_classes_tell_less() -> None:
+    start, shares = np.zeros(1, np.int32), np.array([0.98, 0.02])
+    state = loop.State(10_000.0, None, start, np.zeros(2), frequencies=shares)
+    assert state.even_rows == pytest.approx(784)
+    assert loop.State(10_000.0, None, start, np.zeros(2), frequencies=np.full(2, 0.5)).even_rows == 10_000
+    assert loop.State(10_000.0, None, start, np.zeros(0)).even_rows == 10_000  # a numeric target

@@ -79,8 +79,8 @@ def test_they_are_taken_where_they_pay_and_the_plan_is_checked_again(monkeypatch
     holds = {check.question: check.holds for check in check_model(forest)}
     assert [question for question, held in holds.items() if not held] == ["Is it private?"]  # seeded for this test
     assert not together(fitted(2000, 6, epsilon=0.05))  # too poor
-    by_rho = fitted(20_000, 6, epsilon=0.5, delta=1e-6)  # where each has its own noise, and all cells
-    assert together(by_rho) == [f"histogram {number}: rows by group" for number in range(1, 7)]
+    by_rho = fitted(20_000, 20, epsilon=0.5, delta=1e-6)  # where each has its own noise, and all cells
+    assert together(by_rho) == [f"histogram {number}: rows by group" for number in range(1, 21)]
     assert all(check.holds for check in check_model(by_rho) if check.question != "Is it private?")
     monkeypatch.setattr(loop, "release_strengths", lambda fit, state: None)  # so that tables come first
     assert together(fitted(2000, 2, epsilon=0.5))
@@ -165,14 +165,14 @@ def test_histograms_that_these_columns_cannot_have_are_noticed(forged: Any) -> N
             name_of(step), (9, 1), step.loss, near, l1=1, squared_l2=1
         ),  # the coarse groups
         lambda step, near: counting_step(name_of(step), (2 * step.shape[0], 1), step.loss, near, l1=1, squared_l2=1),
-        lambda step, near: replace(step, name=AdaptiveStep.HISTOGRAM.at(10 + step.at[0])),
+        lambda step, near: replace(step, name=AdaptiveStep.HISTOGRAM.at(30 + step.at[0])),
         lambda step, near: replace(
             step, name=step.name.replace("histogram ", "histogram 1")
         ),  # another number in words
     ],
 )
 def test_histograms_by_rho_that_these_columns_cannot_have_are_noticed(forged: Any) -> None:
-    refused_as_forged(fitted(20_000, 6, epsilon=0.5, delta=1e-6), forged)
+    refused_as_forged(fitted(20_000, 20, epsilon=0.5, delta=1e-6), forged)
 
 
 def name_of(step: Step) -> StepName:

@@ -17,7 +17,7 @@ import numpy as np
 
 from veilwood.arrays import Codes, Floats, Int32s, Ints, NDArray
 from veilwood.data.columns import TRANSFORMS, Column
-from veilwood.data.counts import Axis, ContingencyTable
+from veilwood.data.counts import Axis, ContingencyTable, TableSet
 from veilwood.data.encoding import GRID_BINS, Encoding
 from veilwood.trees.forest import LEAF, Forest, build_forest
 
@@ -140,19 +140,22 @@ class BinnedColumn:
         """
         if not self.ordered:
             return self._ungrouped_axis
-        return self._make_axis(self._split_by_mass(mass, n_groups, shift))
+        return self._make_axis(_split_evenly(cumulative_mass(mass), n_groups, shift))
+
+    def groups_by_cumulative_mass(self, cumulative: Floats, n_groups: int, shift: float = 0.0) -> Axis:
+        """Return ``equal_mass_groups`` of a mass, given its ``cumulative_mass``."""
+        return self._make_axis(_split_evenly(cumulative, n_groups, shift)) if self.ordered else self._ungrouped_axis
+
+    @cached_property
+    def cumulative_prior(self) -> Floats:
+        """``cumulative_mass`` of the prior."""
+        return cumulative_mass(self.prior)
 
     def default_groups(self, n_groups: int) -> Axis:
         """Return about ``n_groups`` groups of numbers with equal prior mass, split further at the octaves of scale."""
         if not self.ordered:
             return self._ungrouped_axis
-        return self._make_axis(self._split_by_mass(self.prior, n_groups) + self.scale_groups)
-
-    def _split_by_mass(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Ints:
-        share = mass / max(mass.sum(), TINY)
-        middle = share.cumsum() - share / 2
-        group: Ints = np.maximum(middle * n_groups + shift, 0.0).astype(np.int64)
-        return np.minimum(group, n_groups - 1)
+        return self._make_axis(_split_evenly(self.cumulative_prior, n_groups) + self.scale_groups)
 
     def _make_axis(self, group: Ints) -> Axis:
         """Return the axis of ascending groups of values, numbered without gaps; missing values get one more."""
@@ -161,6 +164,18 @@ class BinnedColumn:
         if self.n_bins > len(group):
             numbered[-1] = numbered[-2] + 1
         return Axis(self.feature, numbered, self.ordered, int(numbered[-1]) + 1, self.starts)
+
+
+def cumulative_mass(mass: Floats) -> Floats:
+    """Return the fraction of the mass below the middle of each bin."""
+    share = mass / max(mass.sum(), TINY)
+    return np.asarray(share.cumsum() - share / 2)
+
+
+def _split_evenly(cumulative: Floats, n_groups: int, shift: float = 0.0) -> Ints:
+    """Return the group of each bin, so that groups have equal mass; ascending."""
+    group: Ints = np.maximum(cumulative * n_groups + shift, 0.0).astype(np.int64)
+    return np.minimum(group, n_groups - 1)
 
 
 def bin_columns(encoding: Encoding) -> tuple[BinnedColumn, ...]:
@@ -275,21 +290,25 @@ class PackedTables(NamedTuple):
     @classmethod
     def pack(cls, tables: Sequence[ContingencyTable]) -> PackedTables:
         """Pack tables one after the other. The result is cached, because every part of the rows gets the same query."""
-        return _pack_cached(tuple(tables))
+        return _pack_cached(tables if isinstance(tables, TableSet) else tuple(tables))
 
     @classmethod
     def pack_uncached(cls, tables: Sequence[ContingencyTable]) -> PackedTables:
         """Pack tables one after the other."""
-        all_axes = list({id(axis): axis for table in tables for axis in table.axes}.values())
-        number = {id(axis): place for place, axis in enumerate(all_axes)}
-        max_axes = max((len(table.axes) for table in tables), default=0)
+        if isinstance(tables, TableSet):
+            all_axes, axes = list(tables.axes), tables.members
+        else:
+            all_axes = list({id(axis): axis for table in tables for axis in table.axes}.values())
+            number = {id(axis): place for place, axis in enumerate(all_axes)}
+            max_axes = max((len(table.axes) for table in tables), default=0)
+            axes = np.array([[number[id(axis)] for axis in table.axes] + [-1] * (max_axes - len(table.axes))
+                             for table in tables], np.int32).reshape(len(tables), max_axes)  # fmt: skip
         sizes = np.array([axis.size for axis in all_axes], np.int64)
         wide = max((len(axis.groups) for axis in all_axes), default=1)
         groups = np.zeros((len(all_axes), wide), np.uint8 if sizes.max(initial=0) <= 256 else np.uint16)
         for place, axis in enumerate(all_axes):
             groups[place, : len(axis.groups)] = axis.groups
-        axes = np.array([[number[id(axis)] for axis in table.axes] + [-1] * (max_axes - len(table.axes))
-                         for table in tables], np.int32).reshape(len(tables), max_axes)  # fmt: skip
+            groups[place, len(axis.groups) :] = axis.groups[-1]  # so that loops see the bounds of intervals alone
         features = np.array([axis.feature for axis in all_axes], np.int64)
         return cls._from_groups(features, groups, axes, sizes)
 
@@ -325,5 +344,5 @@ class PackedTables(NamedTuple):
 
 
 @lru_cache(maxsize=16)
-def _pack_cached(tables: tuple[ContingencyTable, ...]) -> PackedTables:
+def _pack_cached(tables: tuple[ContingencyTable, ...] | TableSet) -> PackedTables:
     return PackedTables.pack_uncached(tables)

@@ -15,15 +15,23 @@ of one row is bounded exactly (proofs/private-forest.md). Gradients are in units
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import Final, Protocol, Self, TypeAlias, TypeVar, assert_never
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar, assert_never
 
 import numpy as np
-from joblib import effective_n_jobs
 
-from veilwood.arrays import HAVE_NUMBA, AnyArray, Bools, Codes, Floats, Int32s, Ints, NDArray
+from veilwood.arrays import (
+    HAVE_NUMBA,
+    AnyArray,
+    Bools,
+    Codes,
+    Floats,
+    Int32s,
+    Ints,
+    NDArray,
+    map_on_threads,
+    row_ranges,
+)  # fmt: skip
 from veilwood.data import counts as queries
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import TARGET_LEVELS
@@ -34,7 +42,7 @@ GRADIENT_UNITS: Final = 1 << 12
 SCORE_UNITS: Final = 1 << 10
 LEVEL_UNITS: Final = 1 << 4
 DRAW_UNITS: Final = 1 << 16  # secret random integers for sampling are below
-PART_ROWS: Final = 1 << 18  # rows per part in memory
+PART_ROWS: Final = 1 << 20  # rows per part in memory; threads divide a part
 MAX_SCORE: Final = 1 << 24  # limit of a score: far above any fit, and sums of scores fit into 32 bits
 
 _EXP_UNITS: Final = 1 << 20
@@ -57,20 +65,23 @@ class ScoredRows:
     scores: Int32s  # one column for each output
 
     @classmethod
-    def from_batches(cls, columns: Sequence[BinnedColumn], batches: Iterable[Batch], n_outputs: int) -> ScoredRows:
+    def from_batches(
+        cls, columns: Sequence[BinnedColumn], batches: Iterable[Batch], n_outputs: int, n_jobs: int | None = 1
+    ) -> ScoredRows:
         """Read rows from batches, with scores 0."""
         dtype = np.uint8 if all(column.n_bins <= 256 for column in columns) else np.uint16
         read = list(batches)
-        n_rows = sum(len(batch.target) for batch in read)
-        cells, target = np.empty((len(columns), n_rows), dtype), np.empty(n_rows, np.int32)
-        first = 0
-        for batch in read:
-            last = first + len(batch.target)
+        ends = np.cumsum([0, *(len(batch.target) for batch in read)]).tolist()
+        cells, target = np.empty((len(columns), ends[-1]), dtype), np.empty(ends[-1], np.int32)
+
+        def fill(part: tuple[Batch, int, int]) -> None:
+            batch, first, last = part
             for column in columns:
                 cells[column.feature, first:last] = column.bin_codes(batch.codes[:, column.feature])
             target[first:last] = batch.target
-            first = last
-        return cls(cells, target, np.zeros((n_rows, n_outputs), np.int32))
+
+        map_on_threads(fill, list(zip(read, ends[:-1], ends[1:], strict=True)), n_jobs)
+        return cls(cells, target, np.zeros((ends[-1], n_outputs), np.int32))
 
     @classmethod
     def concatenate(cls, parts: Sequence[ScoredRows]) -> ScoredRows:
@@ -81,15 +92,21 @@ class ScoredRows:
 
     def select(self, mask: Bools) -> ScoredRows:
         """Return the rows of a mask."""
-        return ScoredRows(self.cells[:, mask], self.target[mask], self.scores[mask])
+        cells: Any = np.compress(mask, self.cells, axis=1)  # in C order, unlike an index, for vector loads
+        return ScoredRows(cells, self.target[mask], self.scores[mask])
 
-    def add_scores(self, table: queries.ContingencyTable, values: Int32s, *, fast: bool = HAVE_NUMBA) -> None:
+    def add_scores(
+        self, table: queries.ContingencyTable, values: Int32s, *, n_jobs: int | None = 1, fast: bool = HAVE_NUMBA
+    ) -> None:
         """Add the value of each row's cell to its scores."""
         if fast:
             from veilwood import kernels
 
-            layout = PackedTables.pack([table]).arrays
-            kernels.add_step(self.cells, *layout, np.ascontiguousarray(values), MAX_SCORE, self.scores)
+            layout, added = PackedTables.pack([table]).arrays, np.ascontiguousarray(values)
+            map_on_threads(
+                lambda rows: kernels.add_step(self.cells, *layout, added, MAX_SCORE, self.scores, *rows),
+                row_ranges(len(self.target), n_jobs), n_jobs,
+            )  # fmt: skip
             return
         self.scores += values[table.cell_indices(self.cells)]
         np.clip(self.scores, -MAX_SCORE, MAX_SCORE, out=self.scores)
@@ -124,9 +141,8 @@ class MemoryBackend(queries.RowBackend):
         self, columns: Sequence[BinnedColumn], source: Source, n_outputs: int, n_jobs: int | None = None
     ) -> None:
         self._n_jobs = n_jobs
-        made = source.map_batches(lambda batch: ScoredRows.from_batches(columns, [batch], n_outputs), n_jobs=n_jobs)
-        found = (ScoredRows.concatenate(some) for some in group_batches(made, PART_ROWS) if some)
-        self._parts = list(found) or [ScoredRows.from_batches(columns, [], n_outputs)]
+        read = group_batches(source.map_batches(lambda batch: batch, n_jobs=n_jobs), PART_ROWS)
+        self._parts = [ScoredRows.from_batches(columns, some, n_outputs, n_jobs) for some in read]
         self._joint_source = None if source.is_complete else source  # a complete source is freed
         self._holdout: list[ScoredRows] = []
         self._sample: list[ScoredRows] = []
@@ -140,14 +156,25 @@ class MemoryBackend(queries.RowBackend):
         """True if all rows are in this process."""
         return self._joint_source is None
 
+    def run_together(self, asked: Sequence[queries.RowQuery]) -> list[Ints]:
+        """Return the sums of several queries. The rows and gradients of a table are found in one pass."""
+        match asked:
+            case [queries.RowsByCell(table), queries.GradientSums([same]) as gradients] if table is same and HAVE_NUMBA:
+                parts = [_sum_gradients_compiled(gradients, rows, self._n_jobs, True) for rows in self._parts]
+                sums = sum_answers(parts)
+                return [self._share_sums(np.ascontiguousarray(part)) for part in (sums[:, -1], sums[:, :-1])]
+        return super().run_together(asked)
+
     def _sum_parts(self, query: queries.RowQuery, parts: Sequence[ScoredRows]) -> Ints:
-        sums = sum_answers(_map_parts(partial(answer_query, query), parts, self._n_jobs))
+        return self._share_sums(sum_answers([answer_query(query, rows, n_jobs=self._n_jobs) for rows in parts]))
+
+    def _share_sums(self, sums: Ints) -> Ints:
         return sums if self._joint_source is None else self._joint_source.share_sums(sums)
 
     def add_scores(self, table: queries.ContingencyTable, values: Int32s) -> None:
         """Add the value of each row's cell to its scores."""
-        every = [*self._parts, *self._holdout, *self._sample]
-        _map_parts(lambda rows: rows.add_scores(table, values), every, self._n_jobs)
+        for rows in (*self._parts, *self._holdout, *self._sample):
+            rows.add_scores(table, values, n_jobs=self._n_jobs)
 
     def run_on_sample(self, query: queries.RowQuery, fraction: float) -> tuple[Ints, float]:
         """Return the sum over a secret random sample of the rows, and the fraction; over all rows of several owners."""
@@ -172,7 +199,7 @@ class MemoryBackend(queries.RowBackend):
 
     def run_on_holdout(self, count: Callable[[ScoredRows], Ints]) -> Ints:
         """Return the sum of a function over the held-out rows."""
-        return sum_answers(_map_parts(count, self._holdout, self._n_jobs))
+        return sum_answers(map_on_threads(count, self._holdout, self._n_jobs))
 
     def nonempty_cells(self, axes: Sequence[queries.Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
         """Return the non-empty cells of columns and classes, ascending, and their counts."""
@@ -206,15 +233,6 @@ def merge_cells(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     return cells, counts
 
 
-def _map_parts(work: Callable[[ScoredRows], T], parts: Sequence[ScoredRows], n_jobs: int | None) -> list[T]:
-    """Apply a function to every part, on threads: loops over rows release the interpreter lock."""
-    n_threads = min(effective_n_jobs(n_jobs), len(parts))
-    if n_threads == 1:
-        return [work(rows) for rows in parts]
-    with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(work, parts))
-
-
 def _count_nonempty(rows: ScoredRows, axes: Sequence[queries.Axis], n_classes: int) -> tuple[Ints, Ints]:
     every = np.zeros(len(rows.target), np.int64)  # there may be more cells than 32 bits can number
     for axis in axes:
@@ -230,8 +248,12 @@ def _count_nonempty(rows: ScoredRows, axes: Sequence[queries.Axis], n_classes: i
 def scores_to_probabilities(scores: Floats) -> Floats:
     """Return class probabilities from log-odds of the second of two classes, or from one score per class."""
     if scores.shape[1] == 1:
-        second = 1 / (1 + np.exp(-np.clip(scores[:, 0], -50, 50)))
-        return np.column_stack([1 - second, second])
+        both = np.empty((len(scores), 2))
+        second = np.clip(scores[:, 0], -50, 50, out=both[:, 1])
+        np.exp(np.negative(second, out=second), out=second)
+        np.divide(1, np.add(second, 1, out=second), out=second)
+        np.subtract(1, second, out=both[:, 0])
+        return both
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
@@ -279,13 +301,13 @@ def gradient_norms(n_classes: int, limit: int) -> tuple[int, int]:
 # -- answers in memory ------------------------------------------------------------------------------------------------
 
 
-def answer_query(query: queries.RowQuery, rows: ScoredRows, *, fast: bool = HAVE_NUMBA) -> Ints:
+def answer_query(query: queries.RowQuery, rows: ScoredRows, *, n_jobs: int | None = 1, fast: bool = HAVE_NUMBA) -> Ints:
     """Return the answer for these rows; answers for disjoint rows add up. NumPy and compiled loops give the same."""
     match query:
         case queries.RowsByCell(table):
-            return _count_cells([table], 1, rows, fast).ravel()
+            return _count_cells([table], 1, rows, n_jobs, fast).ravel()
         case queries.ClassesByCell(tables, n_classes):
-            return _count_cells(tables, n_classes, rows, fast)
+            return _count_cells(tables, n_classes, rows, n_jobs, fast)
         case queries.TargetSums():
             up = int(rows.target.sum(dtype=np.int64))
             return np.array([up, TARGET_LEVELS * len(rows.target) - up], np.int64)
@@ -293,7 +315,7 @@ def answer_query(query: queries.RowQuery, rows: ScoredRows, *, fast: bool = HAVE
             residual = rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0]
             return _count_indices(np.minimum(np.searchsorted(marks, residual), len(marks) - 1), len(marks))
         case queries.GradientSums():
-            return (_sum_gradients_compiled if fast else _sum_gradients)(query, rows)
+            return _sum_gradients_compiled(query, rows, n_jobs) if fast else _sum_gradients(query, rows)
         case queries.EvidenceGain(start, n_classes, limit, max_gain):
             units = row_gradients(rows.scores, rows.target, n_classes, limit).astype(np.int64)
             gain = (units * (rows.scores - start)).sum(axis=1)
@@ -306,15 +328,29 @@ def _count_indices(indices: Ints, n_cells: int) -> Ints:
     return np.bincount(indices, minlength=n_cells).astype(np.int64)
 
 
-def _count_cells(tables: Sequence[queries.ContingencyTable], n_classes: int, rows: ScoredRows, fast: bool) -> Ints:
+def _sum_ranges(add: Callable[[Ints, int, int], None], shape: tuple[int, int], n_rows: int, n_jobs: int | None) -> Ints:
+    """Return sums that ``add`` adds to an array for a range of rows; each thread has an array of its own."""
+
+    def add_range(rows: tuple[int, int]) -> Ints:
+        sums = np.zeros(shape, np.int64)
+        add(sums, *rows)
+        return sums
+
+    return sum_answers(map_on_threads(add_range, row_ranges(n_rows, n_jobs), n_jobs))
+
+
+def _count_cells(
+    tables: Sequence[queries.ContingencyTable], n_classes: int, rows: ScoredRows, n_jobs: int | None, fast: bool
+) -> Ints:
     """Count the rows per cell and class; with one class, all rows."""
     if fast:
         from veilwood import kernels
 
         packed = PackedTables.pack(tables)
-        sums = np.zeros((packed.n_cells, n_classes), np.int64)
-        kernels.add_classes(rows.cells, *packed.arrays, rows.target, sums)
-        return sums
+        return _sum_ranges(
+            lambda sums, *span: kernels.add_classes(rows.cells, *packed.arrays, rows.target, sums, *span),
+            (packed.n_cells, n_classes), len(rows.target), n_jobs,
+        )  # fmt: skip
     label = rows.target if n_classes > 1 else 0
     counts = [
         _count_indices(table.cell_indices(rows.cells) * np.int64(n_classes) + label, table.n_cells * n_classes)
@@ -334,22 +370,26 @@ def _sum_gradients(query: queries.GradientSums, rows: ScoredRows) -> Ints:
     return np.concatenate(parts).astype(np.int64)
 
 
-def _sum_gradients_compiled(query: queries.GradientSums, rows: ScoredRows) -> Ints:
+def _sum_gradients_compiled(
+    query: queries.GradientSums, rows: ScoredRows, n_jobs: int | None, with_rows: bool = False
+) -> Ints:
+    """Sum gradients by compiled loops; ``with_rows`` adds a column with the number of rows."""
     from veilwood import kernels
 
     packed, (n_rows, n_outputs) = PackedTables.pack(query.tables), rows.scores.shape
     joined = packed.merge_tables(n_rows, n_outputs)
     walked = packed if joined is None else joined[0]
     task = (query.n_classes, query.limit, SIGMOID_TABLE, EXP_TABLE)
-    sums = np.zeros((walked.n_cells, n_outputs), np.int64)
-    for first in range(0, n_rows, kernels.MAX_BLOCK_ROWS):
-        last = min(first + kernels.MAX_BLOCK_ROWS, n_rows)
-        part = np.zeros(sums.shape, np.int32)
-        kernels.add_gradients(rows.cells, *walked.arrays, rows.scores, rows.target, *task, part, first, last)
-        sums += part
+    width = n_outputs + with_rows
+    sums = _sum_ranges(
+        lambda sums, *span: kernels.add_gradients(
+            rows.cells, *walked.arrays, rows.scores, rows.target, *task, sums, *span
+        ),
+        (walked.n_cells, width), n_rows, n_jobs,
+    )  # fmt: skip
     if joined is None:
         return sums
-    apart = np.zeros((packed.n_cells, n_outputs), np.int64)
+    apart = np.zeros((packed.n_cells, width), np.int64)
     kernels.split_sums(
         walked.arrays.axes, walked.arrays.starts, sums, packed.sizes, *packed.arrays[2:], joined[1], apart
     )

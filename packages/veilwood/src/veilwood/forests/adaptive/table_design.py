@@ -22,7 +22,7 @@ import numpy as np
 
 from veilwood.arrays import Floats, Ints
 from veilwood.data.counts import Axis, ClassesByCell, ContingencyTable, RowBackend, RowsByCell
-from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, posterior_counts
+from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, cumulative_mass, posterior_counts
 from veilwood.forests.adaptive.row_backend import SCORE_UNITS, scores_to_probabilities, sensitivity_factor
 from veilwood.forests.adaptive.steps import HISTOGRAM_STEPS, MAX_GAIN, AdaptiveStep
 from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release_tables
@@ -45,6 +45,8 @@ class GroupBounds:
     """Row epsilon that each of these histograms alone would need."""
     shift: Floats | None = None
     """Shift of the bounds of each column with a histogram, in groups."""
+    cumulative: Mapping[int, Floats] = field(default_factory=dict)
+    """``cumulative_mass`` of the ``bin_mass`` of columns, where it is computed already."""
 
     def has_histogram(self, column: BinnedColumn | Axis) -> bool:
         """Whether a histogram of the column was released."""
@@ -54,8 +56,13 @@ class GroupBounds:
         """Return the groups of a column: of equal mass if it has a histogram, else by its prior."""
         if self.has_histogram(column):
             shift = 0.0 if self.shift is None else self.shift[column.feature]
-            return column.equal_mass_groups(self.bin_mass[column.feature], n_groups, shift)
-        return column.default_groups(n_groups) if add_scales else column.equal_mass_groups(column.prior, n_groups)
+            cumulative = self.cumulative.get(column.feature)
+            if cumulative is None:
+                cumulative = cumulative_mass(self.bin_mass[column.feature])
+            return column.groups_by_cumulative_mass(cumulative, n_groups, shift)
+        if add_scales:
+            return column.default_groups(n_groups)
+        return column.groups_by_cumulative_mass(column.cumulative_prior, n_groups)
 
     def group_fractions(self, axis: Axis) -> Floats:
         """Return the estimated fraction of rows in each group."""
@@ -111,8 +118,9 @@ class GroupBounds:
         mass = column.prior * (held / before)[groups]
         precision = (2 / max(variance, TINY)) ** 0.5
         return GroupBounds(
-            {**self.bin_mass, column.feature: mass}, {**self.precision, column.feature: precision}, self.shift
-        )
+            {**self.bin_mass, column.feature: mass}, {**self.precision, column.feature: precision},
+            self.shift, {**self.cumulative, column.feature: cumulative_mass(mass)},
+        )  # fmt: skip
 
 
 def histogram_groups(column: BinnedColumn, joint_noise: bool) -> Axis:
