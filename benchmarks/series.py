@@ -34,7 +34,11 @@ RELEASES = 12
 EPSILON, DELTA = 1.0, 1e-6
 TEST = 0.25
 LATE_MINUTES, BUSY_CARS = 15, 3500
-METHODS = {"series": "auto", "splitting": "splitting"}
+METHODS = {
+    "series": ("RandomTreesClassifier", "auto"), "splitting": ("RandomTreesClassifier", "splitting"),
+    "PrivateForest series": ("PrivateForestClassifier", "auto"),
+    "PrivateForest splitting": ("PrivateForestClassifier", "splitting"),
+}  # fmt: skip
 CELLS, TREES, RUNS = 1000, 20, 8  # leaves and trees of the table without rows, and series of it
 
 
@@ -103,9 +107,10 @@ def accuracy_by_month(name: str, folder: Path, seed: int) -> list[dict[str, Any]
     features = list(schema.feature_names)
     models: dict[str, list[Any]] = {}
     n_rows = len(train)
-    for method, strategy in METHODS.items():
-        forest = vw.RandomTreesClassifier(
-            schema, epsilon=EPSILON, delta=DELTA, n_rows=n_rows, trees="shared", random_state=seed, n_jobs=1
+    for method, (kind, strategy) in METHODS.items():
+        own = {"trees": "shared"} if kind == "RandomTreesClassifier" else {}
+        forest = getattr(vw, kind)(
+            schema, epsilon=EPSILON, delta=DELTA, n_rows=n_rows, random_state=seed, n_jobs=1, **own
         )
         series = vw.ReleaseSeries(
             forest, releases=RELEASES, period="period", ledger=vw.MemoryLedger(), strategy=strategy
@@ -235,8 +240,9 @@ def write() -> None:
             lines += ["", f"## {title} by release: {table}", ""]
             lines += [
                 f"{RELEASES} releases under epsilon {EPSILON:g} and delta {DELTA:g} in all, RandomTreesClassifier with "
-                f"shared trees and `n_rows` declared, {n_seeds} seeds; each model is tested on a quarter of the rows "
-                "of its own period. Mean, and the standard error of the last column's mean over releases.",
+                f"shared trees unless PrivateForest is named, `n_rows` declared, {n_seeds} seeds; each model is tested "
+                "on a quarter of the rows of its own period. Mean, and the standard error of the last column's mean "
+                "over releases.",
                 "",
                 "| method | " + " | ".join(str(number) for number in range(1, RELEASES + 1)) + " | mean | error |",
                 "|---" * (RELEASES + 3) + "|",

@@ -185,7 +185,6 @@ def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pd.DataFrame:
 
 
 def test_the_page_on_budgets_runs_as_written(visits: pd.DataFrame) -> None:
-    pytest.importorskip("cryptography")
     Path("june.csv").write_bytes(Path("visits.csv").read_bytes())
     for language, _, body in blocks((ROOT / "docs" / "budget.md").read_text(encoding="utf-8")):
         if language == "python":

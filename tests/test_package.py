@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -11,14 +12,20 @@ import tarfile
 import tomllib
 import venv
 import zipfile
+from collections.abc import Sequence
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import veilwood as vw
 from veilwood import estimators
+from veilwood.privacy.signature import generate_key_pair
+from veilwood.release_pack.pack import write_pack
 from veilwood_testing import typed_program
+from veilwood_testing.release_packs import card_text
 
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "packages" / "veilwood"
@@ -118,6 +125,53 @@ def test_wheel_and_sdist_work_in_an_environment_of_their_own(tmp_path: Path) -> 
     assert where.startswith(str(tmp_path / "env"))
     assert "epsilon=2" in run(python, PROGRAM, cwd=tmp_path)
     assert "All checks passed." in run(tmp_path / "env" / "bin" / "veilwood", "doctor", cwd=tmp_path)
+
+
+def installed(requirements: Sequence[str], extras: frozenset[str] = frozenset()) -> dict[str, Distribution]:
+    """Return the distributions that are installed here for some requirements, with all that these require."""
+    found: dict[str, Distribution] = {}
+    for need in map(Requirement, requirements):
+        applies = need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in extras or {""})
+        if applies and need.name not in found:
+            found[need.name] = distribution(need.name)
+            found |= installed(found[need.name].requires or [], frozenset(need.extras))
+    return found
+
+
+@pytest.mark.slow
+def test_a_release_is_verified_where_only_the_core_is_installed(tmp_path: Path) -> None:
+    """A new environment with the wheel and what it requires, nothing else; one changed byte is named there too."""
+    run(sys.executable, "-m", "hatchling", "build", "-d", tmp_path / "dist", "-t", "wheel", cwd=CORE)
+    (wheel,) = (tmp_path / "dist").iterdir()
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel)
+    packages = Path(run(python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])").strip())
+    for each in installed(PROJECT["dependencies"]).values():
+        for part in {path.parts[0] for path in each.files or () if path.parts[0] not in ("..", "__pycache__")}:
+            if not (packages / part).exists():
+                (packages / part).symlink_to(Path(str(each.locate_file(part))))
+    car, ledger = vw.datasets.car(), vw.SQLiteLedger(tmp_path / "car.db", epsilon=2)
+    forest = vw.PrivateForestClassifier(car.schema, epsilon=1.0, ledger=ledger).fit(car.X, car.y, holdout_fraction=0.3)
+    vw.save(forest, tmp_path / "car.veilwood")
+    forest.evaluation_.save(tmp_path / "quality.json")
+    (tmp_path / "card.toml").write_text(card_text())
+    generate_key_pair(tmp_path / "clinic.key")
+    archive = write_pack(
+        tmp_path / "car.veilwood", tmp_path / "pack", ledger=ledger, key=tmp_path / "clinic.key",
+        card=tmp_path / "card.toml", evaluation=tmp_path / "quality.json",
+    )  # fmt: skip
+    for path in (archive, tmp_path / "clinic.key.pub"):
+        shutil.copy(path, tmp_path / "env")
+    command = str(tmp_path / "env" / "bin" / "veilwood")
+    verify = [command, "verify", archive.name, "--signed-by", "clinic.key.pub"]
+    lines = run(*verify, cwd=tmp_path / "env").splitlines()
+    assert {line.split()[0] for line in lines} == {"holds", "open"}
+    content = bytearray(archive.read_bytes())
+    content[content.index(b"<html")] ^= 1
+    (tmp_path / "env" / archive.name).write_bytes(content)
+    done = subprocess.run(verify, cwd=tmp_path / "env", capture_output=True, text=True)
+    assert done.returncode == 4
 
 
 @pytest.mark.slow

@@ -55,7 +55,6 @@ def load_damaged_model(folder: Path) -> None:
 
 def load_unsigned_model(folder: Path) -> None:
     vw.save(forest().fit(X, Y), folder / "model.veilwood")
-    pytest.importorskip("cryptography")
     from veilwood.privacy.signature import generate_key_pair
 
     vw.load(folder / "model.veilwood", signed_by=generate_key_pair(folder / "clinic.key"))

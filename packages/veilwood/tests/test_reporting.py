@@ -21,6 +21,7 @@ from veilwood.forests.matrix.measurement import MatrixStep
 from veilwood.forests.noisy_leaves import TreeStep
 from veilwood.reporting import STEP_PURPOSES, describe_guarantee, purpose_of, render_report
 from veilwood.reporting.effects import contributions
+from veilwood.reporting.quality import score_spread
 from veilwood_testing.commands import PageTags
 from veilwood_testing.errors import rejects
 
@@ -235,3 +236,20 @@ def test_thresholds_are_those_of_the_counts() -> None:
         assert each.negative_value.value == pytest.approx(spared[0] / spared.sum())
         assert each.flagged.value == pytest.approx(flagged.sum() / counts.sum())
     assert Quality.from_dict(quality.to_dict()) == quality
+
+
+@pytest.mark.slow
+def test_a_second_fit_differs_as_the_page_says() -> None:
+    """Fits on other rows of the same kind: the estimate from released errors is right within a factor of three."""
+    scores, estimates = [], []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X = pd.DataFrame({"days": rng.integers(0, 30, 4000).astype(float), "ward": rng.choice(["A", "B"], 4000)})
+        y = np.where(rng.random(4000) < 0.2 + 0.4 * (X["days"] > 12), "yes", "no")
+        model = vw.PrivateForestClassifier(vw.Schema.from_dict(DAYS), epsilon=0.5, ledger=vw.MemoryLedger())
+        model.fit(X, y)
+        new = pd.DataFrame({"days": np.tile(np.arange(30.0), 2), "ward": np.repeat(["A", "B"], 30)})
+        scores.append(model.decision_function(new))
+        estimates.append(score_spread(model))
+    measured = float(np.sqrt(np.var(scores, axis=0, ddof=1).mean()))
+    assert measured / 3 < float(np.median([each for each in estimates if each is not None])) < 3 * measured

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood.errors import UseError
+from veilwood.forests.adaptive import private_forest
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door, SeriesDoor
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
+from veilwood.privacy.steps import counting_step
 from veilwood.privacy.time_factors import SeriesNoise, TimeFactor
 from veilwood.series import ReleaseSeries
 from veilwood_audit.noninterference import find_interference, visible_values
@@ -44,25 +47,31 @@ VALUES = vw.Schema.from_dict({
 })  # fmt: skip
 
 
-def releases_of_cells(rows: pd.DataFrame, delta: float, strategy: str) -> tuple[NDArray[np.int64], ReleaseSeries]:
-    """Measurements of every release, for every value of the column: its noise is drawn apart from the others'."""
-    forest = vw.MatrixForestClassifier(
-        VALUES,
-        epsilon=1.0,
-        delta=delta,
-        n_estimators=1,
-        max_depth=1,
-        mechanism="laplace",
-        invalid="drop",
-        random_state=0,
-    )
+Part = tuple[NDArray[np.int64], int, DiscreteLaplace | DiscreteGaussian]
+
+
+def releases_of_cells(rows: pd.DataFrame, delta: float, strategy: str) -> list[Part]:
+    """What was measured of every value of the column, what one row adds to it, and the noise that is claimed.
+
+    The noise of each value is drawn apart from that of the others. "tables" are those of PrivateForest: the choice is
+    a part of the attack.
+    """
+    settings: dict[str, Any] = {"epsilon": 1.0, "delta": delta, "invalid": "drop", "random_state": 0}
+    forest: Any = vw.MatrixForestClassifier(VALUES, n_estimators=1, max_depth=1, mechanism="laplace", **settings)
+    if strategy == "tables":
+        forest, strategy = vw.PrivateForestClassifier(VALUES, n_rows=10**7, **settings), "toeplitz"
     series = ReleaseSeries(forest, releases=T, period="month", ledger=vw.MemoryLedger(), strategy=strategy)
     for _ in range(T):
         series.release(rows)
     leaves = series._design.forest  # type: ignore[attr-defined]
     assert leaves.n_leaves == N_VALUES
-    measured = [next(iter(series._records[number].values.values()))[:, 0] for number in series.numbers]
-    return np.stack(measured), series
+    *choice, step = series.plan(1).steps
+    assert isinstance(step.mechanism, SeriesNoise)
+    parts: list[Part] = [(series._choice[:, 0], 1, each.mechanism) for each in choice]  # type: ignore[index, misc]
+    for number in series.numbers:
+        values = next(iter(series._records[number].values.values()))[:, 0]
+        parts.append((values, step.mechanism.factor.period_weights(number)[0], step.mechanism.base))
+    return parts
 
 
 def joint_attack(delta: float, strategy: str) -> float:
@@ -76,18 +85,16 @@ def joint_attack(delta: float, strategy: str) -> float:
     seen: dict[str, list[NDArray[np.bool_]]] = {"with": [], "without": []}
     for _run in range(RUNS):
         for name, rows in (("with", full), ("without", empty)):
-            measured, series = releases_of_cells(rows, delta, strategy)
-            (step,) = series.plan(1).steps
-            assert isinstance(step.mechanism, SeriesNoise)
-            factor = step.mechanism.factor
-            added = np.array([factor.period_weights(number)[0] for number in range(1, T + 1)])[:, None]
-            claimed = step.mechanism.base
-            if isinstance(claimed, DiscreteGaussian):
-                scores = (added * measured).sum(axis=0) / float((added**2).sum())
-                seen[name].append(scores > 2.2)  # where delta = 0.01 is used up
-            else:
-                ratio = (np.abs(measured) - np.abs(measured - added)).sum(axis=0)
-                seen[name].append(ratio > 0.999 * float(added.sum()))
+            scores, most = np.zeros(N_VALUES), 0.0
+            for measured, added, noise in releases_of_cells(rows, delta, strategy):
+                if isinstance(noise, DiscreteGaussian):
+                    scores += added * measured / float(noise.sigma_squared)
+                    most += added**2 / float(noise.sigma_squared)
+                else:
+                    scores += (np.abs(measured) - np.abs(measured - added)) / float(noise.scale)
+                    most += added / float(noise.scale)
+            used_up = 2.2 if isinstance(noise, DiscreteGaussian) else 0.999  # 2.2: where delta = 0.01 is used up
+            seen[name].append(scores > used_up * most)
     likely, unlikely = (np.concatenate(seen[name]) for name in ("with", "without"))
     return epsilon_lower_bound(
         int(likely.sum()), len(likely), int(unlikely.sum()), len(unlikely), delta=delta
@@ -112,7 +119,9 @@ def one_release_only(patch: pytest.MonkeyPatch) -> None:
     )  # fmt: skip
 
 
-SETTINGS = [(0.0, "toeplitz"), (0.01, "toeplitz"), (0.01, "optimized"), (0.0, "splitting")]
+SETTINGS = [
+    (0.0, "toeplitz"), (0.01, "toeplitz"), (0.01, "optimized"), (0.0, "splitting"), (0.0, "tables"), (0.01, "tables"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("delta", "strategy"), SETTINGS)
@@ -217,6 +226,71 @@ def test_all_rows_of_an_id(delta: float) -> None:
     assert 0.999 < worst <= 1
 
 
+TWO = vw.Schema.from_dict({
+    "name": "two", "task": "classification", "target": "c",
+    "columns": [
+        {"name": "v", "kind": "categorical", "values": ["a", "b"]},
+        {"name": "x", "kind": "numeric", "lower": 0, "upper": 1},
+        {"name": "c", "kind": "categorical", "values": ["0", "1"]},
+    ],
+})  # fmt: skip
+
+
+def loss_of_tables(stream: Stream, delta: float) -> tuple[list[NDArray[np.int64]], list[Any], ReleaseSeries]:
+    """Exact counts that meet noise in a series of PrivateForest, the choice first; released are zeros."""
+    forest = vw.PrivateForestClassifier(TWO, epsilon=1.0, delta=delta, n_rows=10**6, random_state=0, invalid="drop")
+    series = ReleaseSeries(forest, releases=T, period="month", ledger=vw.MemoryLedger(), strategy="toeplitz")
+    exact: list[NDArray[np.int64]] = []
+    steps: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Door, "release_counts",
+            lambda door, step, counts: exact.append(counts) or steps.append(step) or np.zeros_like(counts),  # type: ignore[func-returns-value]
+        )  # fmt: skip
+        for rows in stream:
+            table = pd.DataFrame([*rows, *OTHERS], columns=["v", "c", "month", "case"]).assign(x=0.5)
+            series.release(table.drop(columns="case"))
+    return exact, steps, series
+
+
+def tables_excess(one: Stream, other: Stream, delta: float) -> float:
+    """The loss of two streams over the choice and all releases, relative to that of the series."""
+    (mine, steps, series), (yours, *_) = (loss_of_tables(each, delta) for each in (one, other))
+    loss, spent, gaussian = series.plan().loss, Fraction(0), False
+    for first, second, step in zip(mine, yours, steps, strict=True):
+        noise = getattr(step.mechanism, "base", step.mechanism)
+        away = [abs(int(change)) for change in (first - second).ravel()]
+        gaussian = isinstance(noise, DiscreteGaussian)
+        spent += sum(a * a for a in away) / (2 * noise.sigma_squared) if gaussian else sum(away) / noise.scale
+    assert gaussian == (delta > 0)
+    promised = loss.rho if gaussian else loss.epsilon
+    assert promised is not None
+    return float(spent / promised)
+
+
+def choice_of_one_column(patch: pytest.MonkeyPatch) -> None:
+    """Mutant: the choice gets noise as if a row were counted in one column."""
+    patch.setattr(
+        private_forest, "counting_step",
+        lambda *of, l1, squared_l2: counting_step(*of, l1=1, squared_l2=1) if "choice" in of[0] else counting_step(
+            *of, l1=l1, squared_l2=squared_l2),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.01])
+def test_tables_of_private_forest_with_their_choice(delta: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row adds to the choice and to every release: all of it together attains the loss, and no history exceeds it."""
+    found = {}
+    for period, present in product((1, 2, 3), product((False, True), repeat=3)):
+        stream = tuple([("a", "1", period, "z")] if is_there else [] for is_there in present)
+        found[period, present] = tables_excess(stream, NONE, delta)
+    assert max(found.values()) <= 1
+    assert found[1, (True,) * 3] > 0.999
+    assert found[2, (True,) * 3] < 0.95  # the choice is made on rows of the first period
+    choice_of_one_column(monkeypatch)
+    assert tables_excess(([("a", "1", 1, "z")],) * 3, NONE, delta) > 1.04
+
+
 def test_an_edited_row_costs_what_the_page_says() -> None:
     """A changed value in the same period: one row. A new period: at most two rows, and more than one."""
     kept = tuple([("a" if release == 1 else "b", "1", 1, "z")] for release in (1, 2, 3))
@@ -237,12 +311,16 @@ def test_single_rows_removed_from_an_id_count_as_more_rows() -> None:
 # -- what is visible ---------------------------------------------------------------------------------------------------
 
 
-def run_series(rows: list[tuple[str, str, int, str]], folder: Path) -> dict[str, Any]:
+def run_series(
+    rows: list[tuple[str, str, int, str]], folder: Path, kind: str = "RandomTreesClassifier"
+) -> dict[str, Any]:
     """Make two releases and collect everything that anyone sees."""
     table = pd.DataFrame([*rows, *OTHERS], columns=["v", "c", "month", "case"])
-    forest = vw.RandomTreesClassifier(
-        SMALL, epsilon=1.0, delta=1e-6, n_estimators=9, max_depth=1, trees="shared", invalid="drop", random_state=0,
-        n_jobs=1, privacy_unit={"id": "case", "at_most": 2},
+    of_trees: dict[str, Any] = {"n_estimators": 9, "max_depth": 1, "trees": "shared"}
+    own = of_trees if kind == "RandomTreesClassifier" else {"n_rows": 100}
+    forest = getattr(vw, kind)(
+        SMALL, epsilon=1.0, delta=1e-6, invalid="drop", random_state=0, n_jobs=1,
+        privacy_unit={"id": "case", "at_most": 2}, **own,
     )  # fmt: skip
     ledger = vw.SQLiteLedger(folder / "spends.db")
     series = ReleaseSeries(forest, releases=T, period="month", ledger=ledger)
@@ -263,9 +341,10 @@ MORE = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["RandomTreesClassifier", "PrivateForestClassifier"])
 @pytest.mark.parametrize("rows", MORE, ids=range(len(MORE)))
-def test_neighbouring_streams_leave_the_same_traces(rows: list[tuple[str, str, int, str]]) -> None:
-    assert find_interference(run_series, rows, []) == []
+def test_neighbouring_streams_leave_the_same_traces(rows: list[tuple[str, str, int, str]], kind: str) -> None:
+    assert find_interference(partial(run_series, kind=kind), rows, []) == []
 
 
 def test_a_planted_leak_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

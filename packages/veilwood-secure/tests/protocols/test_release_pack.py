@@ -16,7 +16,6 @@ from veilwood_testing.release_packs import card_text
 
 @pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning")
 def test_a_jointly_trained_model_can_be_packed(tmp_path: Path) -> None:
-    pytest.importorskip("cryptography")
     ledger = vw.SQLiteLedger(tmp_path / "joint.db", epsilon=3)
     forest = vw.RandomTreesClassifier(CAR.schema, n_estimators=4, max_depth=3, random_state=0, ledger=ledger)
     vw.save(forest.fit(Threads(OWNERS, "dealt")), tmp_path / "joint.veilwood")

@@ -49,7 +49,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "veilwood_prediction_seconds",
-            "Time of a free prediction.",
+            "Time of a prediction.",
             registry=self._registry,
             buckets=_SECONDS_BUCKETS,
         )
@@ -75,9 +75,9 @@ class Lane:
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run a function in a thread of this lane. Raise TooManyError if too many calls wait for one."""
+        """Run a function in a thread of this lane. Raise TooManyError if too many calls wait for a thread."""
         if self._n_present >= self._max_present:
-            raise TooManyError("too many requests of this kind at this moment. Hint: try again.")
+            raise TooManyError("too many requests of this kind at the moment. Hint: try again later.")
         if self._limiter is None:
             self._limiter = anyio.CapacityLimiter(self._n_threads)
         self._n_present += 1
@@ -89,10 +89,10 @@ class Lane:
 
 @dataclass
 class Lanes:
-    """Threads by kind of request. All others share the pool of the framework."""
+    """Threads for each kind of slow request. All other requests share the thread pool of the framework."""
 
     # Each login takes a core and memory for its hash. Networks with an earlier login have threads of their own, so that
-    # guessers do not keep people out.
+    # password guessing does not lock users out.
     known_logins: Lane = field(default_factory=lambda: Lane(2, 32))
     other_logins: Lane = field(default_factory=lambda: Lane(1, 8))
     answers: Lane = field(default_factory=lambda: Lane(32, 256))
@@ -199,7 +199,7 @@ async def _find_service(request: Request) -> Service:
 
 
 def _require(scope: str | None) -> Any:
-    """Return a dependency: the caller whom the middleware has authenticated, if it has a scope."""
+    """Return a FastAPI dependency that yields the authenticated caller and requires a scope, if one is given."""
 
     async def get_caller(request: Request) -> Caller:
         caller: Caller = request.state.caller

@@ -50,7 +50,7 @@ _FIRST_INVITATION_LIFETIME: Final = timedelta(hours=1)  # printed to a terminal 
 _MAX_TOKEN_DAYS: Final = 366
 _CACHE_SECONDS: Final = 2.0  # a token revoked by another process is accepted for up to this long
 _MAX_CACHED_CALLERS: Final = 10_000
-_ADDRESS_LIMIT_FACTOR: Final = 5  # limit of wrong passwords per address over all names, as a multiple of that per name
+_ADDRESS_LIMIT_FACTOR: Final = 5  # limit on wrong passwords per address, as a multiple of the limit per name
 _MAX_KNOWN_NETWORKS: Final = 10_000
 
 
@@ -84,15 +84,15 @@ class Caller:
             )
 
     def require_session(self, action: str) -> None:
-        """Raise DeniedError for tokens: what they create would outlive their expiry and revocation."""
+        """Raise DeniedError if the caller uses a token: anything that it created would outlive the token."""
         if self.kind != "session":
             raise DeniedError(
-                f"a token cannot {action}. Hint: log in on the web page or by veilwood remote.", is_authenticated=True
+                f"a token cannot {action}. Hint: log in on the web page or with veilwood remote.", is_authenticated=True
             )
 
 
 class RateLimit:
-    """Number of requests per key and minute, in the memory of one process."""
+    """Limit on the number of requests per key and minute, counted in the memory of one process."""
 
     def __init__(self) -> None:
         self._storage = MemoryStorage()
@@ -154,7 +154,9 @@ class Accounts:
         The invitation of the first account needs a name.
         """
         hashed = self._hash_password(password)
-        unknown = DeniedError("the invitation is not known, already used or expired. Hint: ask for a new one.")
+        unknown = DeniedError(
+            "the invitation is unknown, already used or expired. Hint: ask an operator for a new invitation."
+        )
         with self._database.transaction():
             where = {"digest": _hash_token(invitation), "kind": "invitation"}
             stored = self._database.find(store.tokens, **where)
@@ -174,7 +176,7 @@ class Accounts:
     def update_account(
         self, by: str, name: str, roles: Iterable[str] | None = None, disabled: bool | None = None
     ) -> None:
-        """Change roles or access of another account. Ends all of its tokens and sessions.
+        """Change the roles of another account, disable it or enable it. Ends all of its tokens and sessions.
 
         Raises
         ------
@@ -204,8 +206,8 @@ class Accounts:
     def log_in(self, name: str, password: str, address: str = "") -> tuple[str, str]:
         """Check a password and return the tokens of a new session: its own and its CSRF token.
 
-        Attempts are counted per network, for one name and for all names together. Someone who guesses from elsewhere
-        locks no user out.
+        Attempts are counted per network, both for each name and for all names together. Guessing passwords from another
+        network therefore locks no user out.
         """
         network = network_of(address)
         limits = {
@@ -218,7 +220,7 @@ class Accounts:
         stored_hash = None if account is None or account["disabled"] else account["password"]
         is_right = self._is_right_password(password, stored_hash)  # takes the same time for an unknown name
         if not is_right or stored_hash is None:
-            subject = name if account is not None else ""  # what is typed may be a password
+            subject = name if account is not None else ""  # the typed name may be a password
             self._database.record_event("", "session.refuse", subject, network=network)
             raise DeniedError("the name or the password is wrong.")
         for key, limit in limits.items():
@@ -227,12 +229,12 @@ class Accounts:
         self._known_networks.move_to_end(network)
         if len(self._known_networks) > _MAX_KNOWN_NETWORKS:
             self._known_networks.popitem(last=False)
-        if self._hasher.check_needs_rehash(stored_hash):  # after stronger parameters
+        if self._hasher.check_needs_rehash(stored_hash):  # the stored hash has weaker parameters
             self._database.update(store.accounts, {"name": name}, password=self._hasher.hash(password))
         return self.open_session(name, network)
 
     def is_known(self, address: str) -> bool:
-        """Return True if somebody logged in from the network of an address before."""
+        """Return True if there was an earlier login from the network of an address."""
         return network_of(address) in self._known_networks
 
     def _is_right_password(self, password: str, stored_hash: str | None) -> bool:
@@ -254,7 +256,7 @@ class Accounts:
         return password
 
     def has_password(self, name: str) -> bool:
-        """Return whether an account has a local password, rather than an OpenID provider only."""
+        """Return True if an account has a local password. Users of an OpenID provider have none."""
         account = self._database.find(store.accounts, name=name)
         return account is not None and account["password"] is not None
 
@@ -291,12 +293,12 @@ class Accounts:
     # -- tokens -------------------------------------------------------------------------------------------------------
 
     def issue_token(self, caller: Caller, name: str, scopes: Iterable[str], days: int) -> tuple[str, str]:
-        """Create a token with some of the caller's scopes; return the token, shown this once, and its id."""
+        """Create a token with some of the caller's scopes; return the token, which is shown only once, and its id."""
         caller.require_session("make tokens")
         requested = frozenset(scopes)
         if not requested or not requested <= caller.scopes:
             hint = f"choose from {', '.join(sorted(caller.scopes))}"
-            raise ParameterError("scopes", sorted(requested), "are more than you have", hint)
+            raise ParameterError("scopes", sorted(requested), "include a right that you lack", hint)
         if not 0 < days <= _MAX_TOKEN_DAYS:
             raise ParameterError("days", days, "is not a valid time to live", f"choose 1 to {_MAX_TOKEN_DAYS} days")
         with self._database.transaction():
@@ -305,7 +307,7 @@ class Accounts:
         return token, number
 
     def revoke_token(self, caller: Caller, number: str) -> None:
-        """Revoke a token or session of the caller, in a session. Callers who manage accounts may revoke any."""
+        """Revoke a token or session. Requires a session, and the right to manage accounts unless the caller owns it."""
         caller.require_session("revoke tokens")
         where = {} if "accounts" in caller.scopes else {"account": caller.name}
         if not self._database.remove(store.tokens, id=number, kind=("token", "session"), **where):
@@ -336,7 +338,7 @@ class Accounts:
         return token, number
 
     def find_cached_caller(self, token: str, kind: str) -> Caller | None:
-        """Return the caller of a token or session that was authenticated in the last seconds, else None."""
+        """Return the caller of a token or session that was authenticated in the last few seconds, or None."""
         caller, until = self._caller_cache.get((_hash_token(token), kind), (None, 0.0))
         return caller if time.monotonic() < until else None
 
@@ -357,7 +359,7 @@ class Accounts:
     def _load_caller(self, token: str, kind: str) -> Caller:
         stored = self._database.find(store.tokens, digest=_hash_token(token), kind=kind)
         if stored is None or _is_over(stored):
-            raise DeniedError("the token or session is not known or has expired. Hint: log in again.")
+            raise DeniedError("the token or session is unknown or has expired. Hint: log in again.")
         account = self._database.find(store.accounts, name=stored["account"])
         if account is None or account["disabled"]:
             raise DeniedError("the account is disabled.")
@@ -368,10 +370,10 @@ class Accounts:
         return Caller(account["name"], roles, allowed & frozenset(stored["scopes"].split()), stored["csrf"], kind)
 
     def _extend_session(self, stored: DatabaseRow) -> None:
-        """Let a session that is used live on, at most for its hours since it was opened."""
+        """Extend a session that is in use, up to its maximum duration since it was opened."""
         end = datetime.fromisoformat(stored["created"]) + timedelta(hours=SESSION_HOURS)
         expires = min(_in_future(timedelta(hours=_MAX_IDLE_HOURS)), end.isoformat(timespec="microseconds"))
-        if expires[:16] > stored["expires"][:16]:  # a write per minute of use, not per request
+        if expires[:16] > stored["expires"][:16]:  # at most one write per minute, not one per request
             self._database.update(store.tokens, {"id": stored["id"]}, expires=expires)
 
 
@@ -401,5 +403,5 @@ def _hash_token(token: str) -> str:
 def _validate_roles(roles: Iterable[str]) -> str:
     names = sorted(set(roles))
     if not names or not set(names) <= set(ROLES):
-        raise ParameterError("roles", names, "are not all known", f"choose from {', '.join(ROLES)}")
+        raise ParameterError("roles", names, "include an unknown role", f"choose from {', '.join(ROLES)}")
     return " ".join(names)

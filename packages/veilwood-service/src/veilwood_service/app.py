@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """FastAPI application: routers, middleware, security headers and error responses.
 
-The middleware asks who is there before a body is read. The routes of data, models and accounts are in the modules
-``routes_...``.
+The middleware authenticates a request before its body is read. The routes of data sets, models and accounts are in the
+modules ``routes_...``.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def get_page_file(name: str) -> FileResponse:
         or not path.is_file()
     ):
         raise HTTPException(404, "page not found.")
-    # Browsers ask whether a file has changed, and need not load it again otherwise.
+    # Browsers check whether a file has changed, and load it again only then.
     return FileResponse(path, media_type=_CONTENT_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
 
 
@@ -76,7 +76,7 @@ async def health() -> Health:
 
 @state_router.get("/readyz", responses={503: {"model": Readiness}})
 async def ready(service: RunningService, response: Response) -> Readiness:
-    """Return whether the thread of the jobs has reached the database in the last seconds. Never waits."""
+    """Return whether the job thread has reached the database in the last few seconds. Never waits."""
     is_ready = time.monotonic() - service.jobs.last_poll < _MAX_POLL_AGE
     response.status_code = 200 if is_ready else 503
     return Readiness(status="ready" if is_ready else "not ready", has_provider=bool(service.settings.issuer))
@@ -155,7 +155,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 def _describe_api(app: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document, with how requests are authenticated and what errors look like."""
+    """Return the OpenAPI document, including the authentication schemes and the format of errors."""
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         components = document["components"]
@@ -249,7 +249,7 @@ class RequestMiddleware:
         length = headers.get("content-length", "")
         if "content-encoding" in headers:
             return problem_response(415, "encoding", "compressed bodies are not accepted. Hint: send the file as is.")
-        if "transfer-encoding" in headers or len(length) > 18:  # digits; no length of more is within a limit
+        if "transfer-encoding" in headers or len(length) > 18:  # digits; any longer number exceeds every limit
             return problem_response(411, "length", "the length of the body is missing. Hint: send Content-Length.")
         if length.isdigit() and int(length) > max_bytes:
             return problem_response(413, "too large", f"the body exceeds the limit of {max_bytes} bytes.")
@@ -334,7 +334,7 @@ def _error_response(error: VeilwoodError) -> JSONResponse:
     if isinstance(error, BudgetExceededError):
         more["remaining"] = None if error.remaining is None else str(error.remaining)
     elif isinstance(error, LedgerError) and error.__cause__ is not None:
-        # The text of a database's error names host, port or file.
+        # The text of a database error may name a host, port or file.
         return problem_response(status, title, "the ledger is unavailable. Hint: ask the operator of the service.")
     if (field := getattr(error, "name", None)) is not None and status == 422:
         more["field"] = str(field)

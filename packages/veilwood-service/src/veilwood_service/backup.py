@@ -24,10 +24,10 @@ _DATABASE_NAME = "service.db"
 
 
 def back_up(settings: Settings, archive: Path) -> None:
-    """Write database and tables to one file. The service may run meanwhile.
+    """Write the database and the tables to one file. The service may keep running.
 
     Records and ledgers are one snapshot of one database. With PostgreSQL, use its own tools for the database; the file
-    then holds the tables.
+    then holds the tables only.
     """
     if not settings.tables_folder.is_dir():
         raise FileError(f"there is no service in {settings.folder}. Hint: pass the folder of a service.")
@@ -75,7 +75,7 @@ def restore_backup(archive: Path, settings: Settings) -> list[str]:
             f"{archive.name} cannot be read as a backup of a service ({type(error).__name__}). "
             "Hint: pass a file that veilwood service backup wrote."
         ) from None
-    for path in settings.folder.rglob("*"):  # whatever the rights in the archive and of the folder
+    for path in settings.folder.rglob("*"):  # regardless of the permissions in the archive and of the folder
         path.chmod(0o700 if path.is_dir() else 0o600)
     return freeze_ledgers(settings)
 
@@ -101,7 +101,7 @@ def freeze_ledgers(settings: Settings) -> list[str]:
 
 
 def _move_tables(settings: Settings, database: Store) -> None:
-    """Let data sets refer to the tables in this folder: the backup may have been made in another one."""
+    """Point the data sets to the tables in this folder: the backup may have been made in another folder."""
     for dataset in database.find_all(store.datasets):
         path = settings.tables_folder / Path(dataset["source"] or "").name
         if dataset["source"] is not None and path.is_file():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ledgers of the service: one per data set, in the database of its records.
 
-Every charge has a key, an account and a grant (the signed plan). Allowances of accounts and periods, and what a
-signature allows, are limits on parts of the same ledger. A run reserves its loss before any row is read, and its ledger
+Every charge has a key, an account and a grant (the signed plan). Allowances (per account and period) and signatures
+limit the total of some of the charges in this ledger. A run reserves its loss before any row is read, and its ledger
 entry is committed in the transaction that publishes its outcome (proofs/service.md).
 """
 
@@ -66,7 +66,7 @@ class _Rows:
 
 
 class DatasetLedger(ChainedLedger):
-    """Ledger of one data set. The process keeps its verified events, so a request reads only later ones."""
+    """Ledger of one data set. Verified events stay in memory, so a request reads only newer events."""
 
     def __init__(self, database: Store, dataset: str) -> None:
         self.name, self.database, self._dataset = f"ledger {dataset}", database, dataset
@@ -92,7 +92,7 @@ class DatasetLedger(ChainedLedger):
                     yield _LedgerConnection(connection, self._dataset, self._forget_on_rollback)
 
     def _forget_on_rollback(self) -> None:
-        """Read all events again if the open transaction is rolled back: some in memory may not exist then."""
+        """Clear the events in memory if the open transaction is rolled back, because some may then not exist."""
         self.database.on_rollback(lambda: setattr(self, "_chain", HashChain(self.name)))
 
     def _reserve_loss(
@@ -118,7 +118,7 @@ class DatasetLedger(ChainedLedger):
         return True  # the database checks its own files
 
     def create(self, epsilon: object, delta: object, population: str, existing: str | None = None) -> None:
-        """Create the ledger, or copy an existing one with the same budget. Inside the transaction of its data set.
+        """Create the ledger, or copy an existing ledger with the same budget. Call it while registering the data set.
 
         Raises
         ------
@@ -157,13 +157,13 @@ class Ledgers:
         return self._ledgers.setdefault(dataset, DatasetLedger(self._database, dataset))
 
     def limits_for(self, dataset: str, account: str, plan: DatabaseRow | None = None) -> list[ledgers.Limit]:
-        """Return the limits on a charge of this account, under a signed plan if one is given."""
+        """Return the limits on a charge to this account: its allowances and, if given, the grant of a signed plan."""
         rows = self._database.find_all(store.allowances, dataset=dataset)
         limits = [limit_of(allowance) for allowance in rows if allowance["account"] in ("", account)]
         return limits if plan is None else [*limits, grant_of(plan)]
 
     def remaining_for(self, dataset: str, account: str, plan: DatabaseRow | None = None) -> Loss | None:
-        """Return the smallest remaining budget of an account, over the ledger and all limits, by epsilon."""
+        """Return the remaining budget of an account: the smallest epsilon over the ledger and all limits."""
         ledger = self.open(dataset)
         balances = [
             ledger.balance(),
@@ -173,12 +173,12 @@ class Ledgers:
         return min(remaining, key=lambda loss: loss.epsilon or 0, default=None)
 
     def note_heads(self) -> None:
-        """Write the last event of every ledger to a file outside the database, which finds an older copy."""
+        """Write the last event of every ledger to a file outside the database, to detect an older copy of it later."""
         heads = {row["name"]: self.open(row["name"]).head() for row in self._database.find_all(store.datasets)}
         write_file(self._settings.ledger_heads, json.dumps(heads).encode())
 
     def freeze_older_copies(self) -> list[str]:
-        """Freeze every ledger that lacks its noted event, as if the database had been restored. Called at the start."""
+        """Freeze every ledger that lacks its last noted event: the database is an older copy. Called at the start."""
         try:
             heads: dict[str, Any] = json.loads(self._settings.ledger_heads.read_text())
         except (FileNotFoundError, ValueError):
@@ -208,8 +208,8 @@ class Ledgers:
         Raises
         ------
         LedgerError
-            If a certificate is malformed or of another ledger, or if the budget cannot hold it. Then the ledger is
-            frozen, because its total is too small.
+            If a certificate is malformed or of another ledger, or if it exceeds the budget. In the last case, the
+            ledger is frozen, because its total is then too small.
         """
         ledger, charged = self.open(dataset), list[int]()
         losses = {entry.plan: entry.loss for entry in ledger.entries()}
@@ -226,7 +226,7 @@ class Ledgers:
         return charged
 
     def thaw(self, dataset: str, account: str, reason: str, missing: Loss | None) -> None:
-        """Let a frozen ledger be charged again, after charging a bound on all releases without a certificate.
+        """Thaw a frozen ledger, after charging a bound on the loss of all releases without a certificate.
 
         Raises
         ------
@@ -273,7 +273,7 @@ class Ledgers:
         except BudgetExceededError as error:
             self.freeze(dataset, "releases that were made exceed the budget")
             raise LedgerError(
-                f"the budget of {ledger.name} cannot hold a release that was already made, so it is frozen. Hint: "
+                f"the budget of {ledger.name} cannot hold a release already made, so the ledger is frozen. Hint: "
                 "restore the newest copy, or retire the data set."
             ) from error
         return charge.id
@@ -321,7 +321,7 @@ class RunLedger(ledgers.Ledger):
         return self.reservation
 
     def settle(self, entry: int, state: ledgers.FinalState, reason: str | None = None) -> None:
-        """Return the charge of rejected input. A commit waits for ``publish``.
+        """Return the charge if the input was rejected. A commit is deferred to ``publish``.
 
         A reservation of an earlier attempt is never returned, because that attempt may have drawn noise.
         """
@@ -346,7 +346,7 @@ class RunLedger(ledgers.Ledger):
         return self._ledger.find(self._key) is not None
 
     def check_affordable(self, loss: Loss) -> None:
-        """Raise BudgetExceededError if the ledger or a limit cannot grant the loss. A charged run can continue."""
+        """Raise BudgetExceededError if the loss exceeds the budget or a limit. A run that is charged can continue."""
         if not self.has_spent():
             self._ledger.check_affordable(loss, self._limits)
 
@@ -373,7 +373,7 @@ class RunLedger(ledgers.Ledger):
 
 
 def grant_of(plan: DatabaseRow) -> ledgers.Limit:
-    """Return what the signature of a plan allows: a number of runs, or the total loss of a predictor's batches."""
+    """Return the limit that the signature of a plan sets: on the number of runs, or on the loss of all batches."""
     part, name = ledgers.Part(grant=plan["id"]), f"the signature of plan {plan['id']}"
     if plan["kind"] == "answer":
         return ledgers.Limit(name, part, _budget_of(plan["total_epsilon"], plan["total_delta"]))
@@ -388,7 +388,7 @@ def limit_of(allowance: DatabaseRow) -> ledgers.Limit:
 
 
 def _current_period(period: str) -> str:
-    """Return how the times of the current period begin."""
+    """Return the prefix of all timestamps in the current year or month; empty without a period."""
     now = datetime.now(UTC)
     return {"year": f"{now:%Y}", "month": f"{now:%Y-%m}", "": ""}[period]
 
@@ -416,17 +416,17 @@ def end_unfinished_runs(database: Store, ledger: DatasetLedger, dataset: str) ->
 
 
 def loss_from_certificate(epsilon: object, delta: object) -> Loss:
-    """Return an upper bound on the loss of releases of which only total epsilon and delta are known.
+    """Return an upper bound on the loss of releases for which only the total epsilon and delta are known.
 
-    With delta > 0, rho is that of pure epsilon, which is larger than the rho that delta would allow. For several
-    releases that add up to epsilon, the squares add up to less.
+    With delta > 0, rho is that of pure epsilon, which is larger than the rho that delta would allow. It also holds
+    for several releases that add up to epsilon, because the squares of their epsilons add up to less.
     """
     loss = requested_loss(epsilon, delta)
     return Loss.pure_or_zcdp(loss.epsilon, loss.delta) if loss.delta > 0 and loss.epsilon is not None else loss
 
 
 def _parse_certificate(facts: dict[str, Any], ledger: ledgers.Ledger) -> tuple[PrivacyCertificate, int, str]:
-    """Return a certificate with number and hash of the event that charged it."""
+    """Return a certificate with the number and the hash of the event that charged it."""
     try:
         content = read_json(json.dumps(facts))
         digest = content.pop("ledger_hash")
@@ -439,7 +439,7 @@ def _parse_certificate(facts: dict[str, Any], ledger: ledgers.Ledger) -> tuple[P
         raise LedgerError("a certificate names no event of a ledger. Hint: upload it as the service issued it.")
     if certificate.epsilon is None or certificate.ledger != ledger.name:
         raise LedgerError(
-            f"a certificate is without a guarantee or not of {ledger.name}. Hint: remove it from the list."
+            f"a certificate has no guarantee or belongs to another ledger than {ledger.name}. Hint: remove it."
         )
     return certificate, number, digest
 

@@ -88,7 +88,7 @@ class Client:
     # -- accounts, in a session ------------------------------------------------------------------------------------
 
     def log_in(self, name: str, password: str) -> None:
-        """Open a session, in which accounts and tokens can be made."""
+        """Open a session, in which accounts and tokens can be created."""
         self._open_session("/v1/session", {"name": name, "password": password})
 
     def accept(self, invitation: str, password: str, name: str | None = None) -> None:
@@ -100,7 +100,7 @@ class Client:
         self._http.headers["X-CSRF-Token"] = self._call_json("POST", path, json=body)["csrf"]
 
     def invite(self, name: str, roles: Sequence[str] = (), subject: str | None = None) -> str | None:
-        """Return an invitation link for an account: a new one with these roles, or one that exists."""
+        """Create an account with these roles, or reuse an existing account, and return an invitation link."""
         path, body = "/v1/accounts", {"name": name, "roles": list(roles), "subject": subject}
         if not roles:
             path, body = f"/v1/accounts/{name}/invitation", {}
@@ -113,7 +113,7 @@ class Client:
         return cast("list[Json]", self._call_json("GET", "/v1/accounts"))
 
     def change_account(self, name: str, roles: Sequence[str] = (), disabled: bool | None = None) -> None:
-        """Change roles or access of another account. Its tokens and sessions end."""
+        """Change the roles of another account, disable it or enable it. Its tokens and sessions end."""
         body = {"roles": list(roles) or None, "disabled": disabled}
         self._call_json("PATCH", f"/v1/accounts/{name}", json=body)
 
@@ -131,12 +131,12 @@ class Client:
         self._send_request("DELETE", f"/v1/tokens/{token}")
 
     def issue_token(self, name: str, scopes: Sequence[str], days: int = 30) -> str:
-        """Create a token for scripts and return it; it is shown this once."""
+        """Create a token for scripts and return it. The token is shown only once."""
         body = {"name": name, "scopes": list(scopes), "days": days}
         return cast("str", self._call_json("POST", "/v1/tokens", json=body)["token"])
 
     def events(self, limit: int = 100) -> list[Json]:
-        """List who did what, newest first; for custodians and auditors."""
+        """List the recorded actions of all accounts, newest first; for custodians and auditors."""
         return self._list_records("/v1/events", limit)
 
     # -- data sets, for custodians ---------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Client:
         return self._request_record("POST", "/v1/datasets", json=body)
 
     def upload(self, dataset: str, table: str | PathLike[str] | IO[bytes], media_type: str | None = None) -> None:
-        """Upload a table: a CSV or Parquet file, or a stream of such bytes with its media type."""
+        """Upload a table: a CSV or Parquet file, or a stream in one of these formats with its media type."""
         if isinstance(table, str | PathLike):
             media_type = media_type or _MEDIA_TYPES.get(Path(table).suffix)
             if media_type is None:
@@ -175,21 +175,21 @@ class Client:
         return self._request_record("GET", f"/v1/datasets/{dataset}/schema")
 
     def draft(self, dataset: str, target: str | None = None) -> Json:
-        """Return a draft of the schema, made from the rows; for custodians."""
+        """Return a draft of the schema, inferred from the private rows; for custodians."""
         params = {} if target is None else {"target": target}
         return self._request_record("POST", f"/v1/datasets/{dataset}/draft", params=params)
 
     def add_allowance(self, dataset: str, epsilon: float, account: str = "", period: str = "") -> Json:
-        """Add a narrower limit, of one account or of all, permanent or renewed each "year" or "month"."""
+        """Add an allowance: a limit within the budget, for one account or all, in total or per "year" or "month"."""
         body = {"epsilon": epsilon, "account": account, "period": period}
         return self._request_record("POST", f"/v1/datasets/{dataset}/allowances", json=body)
 
     def allowances(self, dataset: str) -> list[Json]:
-        """List the narrower limits of a data set, with what is left of each."""
+        """List the allowances of a data set, with the remaining budget of each."""
         return cast("list[Json]", self._call_json("GET", f"/v1/datasets/{dataset}/allowances"))
 
     def remove_allowance(self, dataset: str, allowance: str) -> None:
-        """Remove a narrower limit. Its charges stay in the ledger."""
+        """Remove an allowance. Its charges stay in the ledger."""
         self._send_request("DELETE", f"/v1/datasets/{dataset}/allowances/{allowance}")
 
     def ledger(self, dataset: str, limit: int = 100) -> Json:
@@ -201,17 +201,17 @@ class Client:
         return cast("str", self._call_json("POST", f"/v1/datasets/{dataset}/ledger/verify")["head"])
 
     def charge_certificates(self, dataset: str, certificates: Sequence[Mapping[str, Any]]) -> Json:
-        """Charge certificates of releases that a restored ledger has lost."""
+        """Charge the certificates of releases that a restored ledger has lost."""
         body = {"certificates": [dict(facts) for facts in certificates]}
         return self._request_record("POST", f"/v1/datasets/{dataset}/ledger/certificates", json=body)
 
     def thaw(self, dataset: str, reason: str, missing_epsilon: float | str) -> Json:
-        """Thaw a frozen ledger. State the loss of releases without a certificate, 0 included."""
+        """Thaw a frozen ledger. The loss of releases without a certificate must be stated, even if it is 0."""
         body = {"reason": reason, "missing_epsilon": missing_epsilon}
         return self._request_record("POST", f"/v1/datasets/{dataset}/ledger/thaw", json=body)
 
     def resolve(self, dataset: str, entry: int, reason: str) -> Json:
-        """Settle a reservation that a crash left open. It counts as spent."""
+        """Settle a reservation that a crash left open. Its loss counts as spent."""
         return self._request_record("POST", f"/v1/datasets/{dataset}/ledger/{entry}/resolve", json={"reason": reason})
 
     def delete_table(self, dataset: str) -> None:
@@ -219,7 +219,7 @@ class Client:
         self._send_request("DELETE", f"/v1/datasets/{dataset}/table")
 
     def retire(self, dataset: str, reason: str) -> Json:
-        """Delete the rows of a data set, and release nothing from it any more."""
+        """Delete the rows of a data set, and reject all further releases from it."""
         return self._request_record("POST", f"/v1/datasets/{dataset}/retire", json={"reason": reason})
 
     # -- plans and models ------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ class Client:
         note: str = "",
         **more: Any,
     ) -> Json:
-        """Plan a training and return the plan. Further keywords are parameters of the estimator."""
+        """Plan a training run and return the plan. Further keyword arguments are parameters of the estimator."""
         body: Json = {"estimator": estimator, "epsilon": epsilon, "delta": delta, "parameters": more}
         body |= {"name": name, "note": note}
         return self.get_plan(self._call_json("POST", f"/v1/datasets/{dataset}/plans", json=body)["id"])
@@ -266,7 +266,7 @@ class Client:
         total_epsilon: float | None = None,
         askers: Sequence[str] | None = None,
     ) -> Json:
-        """Sign a plan whose hash you have read, for a number of runs or a total epsilon; for custodians."""
+        """Sign a plan that you have read, by its hash, for a number of runs or a total epsilon; for custodians."""
         body = {"fingerprint": fingerprint, "runs": runs, "total_epsilon": total_epsilon, "askers": askers}
         return self._request_record("POST", f"/v1/plans/{plan}/signature", json=body)
 
@@ -298,7 +298,7 @@ class Client:
         return self._list_records("/v1/jobs", limit)
 
     def cancel(self, job: str) -> Json:
-        """Cancel a job. What it has reserved counts as spent."""
+        """Cancel a job. Its reserved loss counts as spent."""
         return self._request_record("DELETE", f"/v1/jobs/{job}")
 
     def models(self, limit: int = 100) -> list[Json]:
@@ -310,7 +310,7 @@ class Client:
         return self._request_record("GET", f"/v1/models/{model}")
 
     def rename(self, model: str, name: str, note: str | None = None) -> Json:
-        """Change name and note of a model."""
+        """Change the name and the note of a model."""
         return self._request_record("PATCH", f"/v1/models/{model}", json={"name": name, "note": note})
 
     def evaluations(self, model: str) -> list[Json]:
@@ -323,16 +323,16 @@ class Client:
         Path(path).write_bytes(response.content)
 
     def predict(self, model: str, rows: Rows) -> Json:
-        """Predict rows. Free."""
+        """Return predictions for rows. They spend no budget."""
         return self._request_record("POST", f"/v1/models/{model}/predict", json={"rows": _to_row_dicts(rows)})
 
     def quote(self, model: str, rows: Rows, epsilon: float | None = None) -> Json:
-        """Return the loss and the expected error of a batch of private answers. Free."""
+        """Return the privacy loss and the expected error of a batch of private queries, without charging it."""
         body = {"rows": _to_row_dicts(rows), "epsilon": epsilon}
         return self._request_record("POST", f"/v1/models/{model}/quote", json=body)
 
     def answer(self, model: str, rows: Rows, epsilon: float | None = None) -> Json:
-        """Answer a batch privately. It is charged first; repeating the same batch is free, and so is a retry."""
+        """Answer a batch of private queries. The batch is charged once: a repeated batch or a retry spends nothing."""
         body = {"rows": _to_row_dicts(rows), "epsilon": epsilon}
         return self._request_record("POST", f"/v1/models/{model}/answers", json=body)
 

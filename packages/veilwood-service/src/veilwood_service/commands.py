@@ -31,7 +31,9 @@ remote = typer.Typer(help="Work with a running service: data, plans, models, acc
 Address = Annotated[
     str, typer.Option(envvar="VEILWOOD_SERVICE", help="Address of the service, such as https://forest.example.")
 ]
-Password = Annotated[str | None, typer.Option(envvar="VEILWOOD_PASSWORD", help="Default: prompted for.")]
+Password = Annotated[
+    str | None, typer.Option(envvar="VEILWOOD_PASSWORD", help="Password of the account. Default: prompt for it.")
+]
 DatasetName = Annotated[str, typer.Argument(metavar="DATASET")]
 
 
@@ -63,7 +65,7 @@ class LoginOptions:
 
 
 def _read_rows(table: Path) -> list[dict[str, Any]]:
-    """Read a CSV file as text. The service parses the values by the schema."""
+    """Read a CSV file as text. The service parses the values according to the schema."""
     rows = pd.read_csv(table, dtype=str, keep_default_na=False)
     return [{str(name): value or None for name, value in row.items()} for row in rows.to_dict("records")]
 
@@ -77,7 +79,7 @@ def _read_json_file(path: Path) -> Any:
 
 _ARGUMENTS: Final[dict[str, tuple[type, str]]] = {
     "dataset": (str, "Name of a data set."), "plan": (str, "Id of a plan."), "model": (str, "Id of a model."),
-    "job": (str, "Id of a job."), "name": (str, "Name of the account, data set or token."),
+    "job": (str, "Id of a job."), "name": (str, "Name of the account, the data set or the new token."),
     "token": (str, "Id of a token."), "allowance": (str, "Id of an allowance."),
     "entry": (int, "Number of a ledger entry."), "fingerprint": (str, "Hash of the plan that you have read."),
     "table": (str, "A .csv or .parquet file, or - for CSV from a pipe."), "rows": (Path, "A CSV file of public rows."),
@@ -86,20 +88,21 @@ _ARGUMENTS: Final[dict[str, tuple[type, str]]] = {
 """Parameters of the client's methods that are arguments of a command, with type and help."""
 _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "roles": (list[str], "Role; can be repeated. For an invitation, omit it if the account exists."),
-    "disabled": (bool | None, "Whether the account may do anything."),
-    "name": (str, "Name of the model."), "note": (str | None, "What the model is for."),
+    "disabled": (bool | None, "Disable or enable the account."),
+    "name": (str, "Name of the model."), "note": (str | None, "Note on the model, such as its purpose."),
     "subject": (str | None, "Identity at the OpenID provider, instead of a link."),
     "scopes": (list[str], "Right: ask, plan, run, sign, data, records, accounts, operate; can be repeated."),
-    "days": (int, "Days until it expires."), "limit": (int, "Maximum number of records."),
+    "days": (int, "Days until the token expires."), "limit": (int, "Maximum number of records."),
     "people": (str, "The protected population."), "source": (str | None, "Path in a folder that the operator allows."),
     "epsilon": (float | None, "Epsilon, such as 0.5 or 1/3."), "delta": (float, "Delta."),
-    "account": (str, "Account. Default: all accounts together."), "period": (str, "Renewal: year or month."),
+    "account": (str, "Account to limit. Default: all accounts together."), "period": (str, "Renewal: year or month."),
     "target": (str | None, "Target column. Default: the last column."), "reason": (str, "Reason, which is recorded."),
-    "missing_epsilon": (str, "Loss of all releases without a certificate, or 0."),
-    "estimator": (str, "Name of an estimator."), "more": (list[str], "KEY=VALUE of the estimator; can be repeated."),
+    "missing_epsilon": (str, "Epsilon of all releases without a certificate, or 0."),
+    "estimator": (str, "Name of an estimator."),
+    "more": (list[str], "KEY=VALUE, a parameter of the estimator; can be repeated."),
     "runs": (int, "Number of runs that you allow."), "wait_seconds": (float, "Seconds to wait for the end."),
     "total_epsilon": (float | None, "Epsilon that you allow for all batches of a predictor."),
-    "askers": (list[str], "Account that may ask a predictor, or * for all; can be repeated. Default: who planned it."),
+    "askers": (list[str], "Account that may query a predictor, or * for all; can be repeated. Default: the planner."),
     "path": (Path, "Output file."), "onnx": (bool, "Save as ONNX."),
 }  # fmt: skip
 """Parameters that are options, with type and help."""
@@ -250,11 +253,15 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         ),
     ] = None,
     limit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Limit to change. docs/service.md lists them.")
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="NAME=NUMBER, a limit to change; can be repeated. docs/service.md lists all limits.",
+        ),
     ] = None,
     certfile: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
     keyfile: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate, PEM.")] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Start with a public table and a model of it.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Start with a public table and a model trained on it.")] = False,
 ) -> None:
     """Start the service: private training, predictions and queries over HTTP, with a web page.
 
@@ -277,7 +284,7 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
     except ImportError as error:
         raise SetupError(f"the service needs {error.name}. Hint: run pip install 'veilwood[service]'") from None
     scheme = "https" if certfile else "http"
-    is_everywhere = host.strip("0:.") == ""  # 0.0.0.0 and ::, to which no browser can go
+    is_everywhere = host.strip("0:.") == ""  # 0.0.0.0 and ::, to which no browser can connect
     reached = address or f"{scheme}://{'127.0.0.1' if is_everywhere else host}:{port}"
     for each in proxy or ():
         _check_proxy(each)
@@ -331,7 +338,7 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
 
 
 _MIN_PROXY_PREFIX: Final = 8  # bits: of 10.0.0.0/8, the largest private network
-_MAX_CONNECTIONS: Final = 4000  # further ones are answered with status 503
+_MAX_CONNECTIONS: Final = 4000  # further connections get status 503
 
 
 def _check_port(host: str, port: int) -> None:
@@ -346,10 +353,10 @@ def _check_port(host: str, port: int) -> None:
 
 
 def _check_proxy(address: str) -> None:
-    """Raise ParameterError unless an address, or a network of addresses, can be that of one's own proxies."""
+    """Raise ParameterError unless an address, or a small network of addresses, can be that of a trusted proxy."""
     try:
         is_own = ip_network(address).prefixlen >= _MIN_PROXY_PREFIX
-    except ValueError:  # a name, which would never match, or a star
+    except ValueError:  # a host name, which would never match, or "*"
         is_own = False
     if not is_own:
         hint = "pass the proxy's address, such as 10.0.0.2"
@@ -377,9 +384,9 @@ def service_backup(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.tar", help="New file.")],
     database: Database = "",
 ) -> None:
-    """Write database and tables to one file. The file contains private rows.
+    """Write the database and the tables to one file. The file contains private rows.
 
-    With PostgreSQL the file contains the tables; save the database with pg_dump.
+    With PostgreSQL, the file contains the tables only; save the database with pg_dump.
 
     \b
     Example:
@@ -424,18 +431,22 @@ def service_freeze(folder: Folder, database: Database = "") -> None:
 
 
 def _print_frozen(names: list[str]) -> None:
-    print(f"Frozen: {', '.join(names) or 'no ledgers'}. A custodian thaws each data set, on its page or remotely.")
+    print(f"Frozen: {', '.join(names) or 'no ledgers'}. A custodian can thaw each data set.")
 
 
 @service_commands.command("invite")
 def service_invite(
     folder: Folder,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A new account, or one whose password is lost.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of a new account, or of an account whose password is lost.")
+    ],
     role: Annotated[list[str] | None, typer.Option(help="Role of a new account. Default: operator.")] = None,
     address: Annotated[str, typer.Option(help="Public address of the service.")] = "http://127.0.0.1:8400",
     database: Database = "",
 ) -> None:
-    """Print an invitation link: the way back in if no operator can log in. An existing account is enabled.
+    """Print an invitation link: the way back in if no operator can log in.
+
+    If the account exists but is disabled, it is enabled again.
 
     \b
     Example:
@@ -461,7 +472,7 @@ def service_adopt_ledger(
     people: Annotated[str, typer.Option(metavar="TEXT", help="The protected population.")],
     database: Database = "",
 ) -> None:
-    """Register a data set whose earlier charges are in a ledger of the library. They continue to count.
+    """Register a data set whose earlier charges are in a ledger of the library. These charges continue to count.
 
     \b
     Example:
@@ -503,7 +514,7 @@ _DEMO_ACCOUNT: Final = "demo"
 
 
 def create_demo_data(service: Service) -> None:
-    """Add an account, a public table, a model and its quality to a new service. Do nothing if a data set exists."""
+    """Add an account, a public table, a model and its evaluation to a new service. Do nothing if a data set exists."""
     from veilwood import datasets
     from veilwood_service import store
     from veilwood_service.accounts import ROLES
@@ -530,7 +541,7 @@ def create_demo_data(service: Service) -> None:
             execute_job(service.database, service.ledgers, leased)
         return str(job["id"])
 
-    note = "Trained at the start of the demonstration. Try its predictions: they are free."
+    note = "Trained at the start of the demonstration. Its predictions spend no budget."
     request = RunRequest(epsilon=1.0, name="First look at cars", note=note)
     model = run_plan(service.plans.propose_training(_DEMO_ACCOUNT, _DEMO_DATASET, request))
     run_plan(service.plans.propose_evaluation(_DEMO_ACCOUNT, model, RunRequest("", 0.5)))

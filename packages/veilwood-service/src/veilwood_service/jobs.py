@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Job queue and worker processes. Each job is leased by one process of the service and runs in a worker process.
 
-* Each start of a job has a random lease, which every write of its worker names. What an old worker does is ignored.
+* Each start of a job has a random lease, and its worker writes under this lease. Writes of older workers are ignored.
 * If the service stops or crashes, its jobs are queued again and continue under their reservations.
 * If a worker crashes on its own, its job is retried only if it was not charged yet.
 * A job that ends without an outcome settles its reservation as spent, because noise may have been drawn.
@@ -45,8 +45,8 @@ from veilwood_service.training import load_model, make_estimator
 _POLL_SECONDS: Final = 0.2
 _HEARTBEAT_SECONDS: Final = 5.0
 _HEADS_SECONDS: Final = 60.0  # between two notes of the ledgers' last events outside the database
-_MAX_TRIES: Final = 3  # starts of one job whose worker crashed before its charge, after which it fails
-_LOST_AFTER_SECONDS: Final = 30.0  # without a heartbeat: six times its interval
+_MAX_TRIES: Final = 3  # maximum number of starts of a job whose worker crashes before its charge
+_LOST_AFTER_SECONDS: Final = 30.0  # without a heartbeat; six times the interval of heartbeats
 _ERROR_PAUSE_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("veilwood.service")
 _WORKER_ARGUMENTS: Final = ("-m", "veilwood_service.jobs")
@@ -100,7 +100,7 @@ class Jobs:
         UseError
             If the plan is not signed.
         BudgetExceededError
-            If the signature, the budget or an allowance has no room for the run beside those that wait.
+            If the signature, the budget or an allowance has no room for this run in addition to the waiting runs.
         TooManyError
             If the account has too many unfinished jobs.
         """
@@ -128,7 +128,7 @@ class Jobs:
         ledger = self._ledgers.open(plan["dataset"])
         ledger.require_chargeable()
         if plan["kind"] == "answer":
-            return  # the predictor is free; each batch is charged
+            return  # fitting a predictor spends nothing; each batch is charged
         uncharged = [job for job in waiting if ledger.find(job["id"]) is None]
         plans = {job["plan"]: self._database.find(store.plans, id=job["plan"]) or {} for job in uncharged}
         losses = [_loss_of(plans[job["plan"]]) for job in uncharged]
@@ -139,7 +139,7 @@ class Jobs:
             raise errors.BudgetExceededError(message, requested=_loss_of(plan), remaining=Loss.zero())
 
     def runs_left(self, plan: DatabaseRow) -> int:
-        """Return how many more runs of a plan can be started: those signed, less those charged or unfinished."""
+        """Return the number of runs of a plan that can still start: the signed less the charged and unfinished runs."""
         if plan["runs"] is None:
             return 0 if plan["kind"] != "answer" else int(not self._database.find_all(store.jobs, plan=plan["id"]))
         ledger = self._ledgers.open(plan["dataset"])
@@ -155,13 +155,14 @@ class Jobs:
         return job
 
     def places(self) -> dict[str, int]:
-        """Return the place in the queue, from 1, of every waiting job."""
+        """Return the position in the queue of every waiting job, counted from 1."""
         return {job["id"]: place for place, job in enumerate(self._in_turn(), start=1)}
 
     def _in_turn(self) -> list[DatabaseRow]:
         """Return the waiting jobs in the order of their turns.
 
-        Accounts take turns. One that runs fewer jobs comes first, then the one that was served longest ago.
+        Accounts take turns. The account with the fewest jobs ahead comes first. Ties go to the account whose last start
+        is longest ago.
         """
         unfinished = self._database.find_all(store.jobs, state=_UNFINISHED)
         ahead = Counter(job["account"] for job in unfinished if job["state"] == "running")
@@ -174,14 +175,14 @@ class Jobs:
         return [job for *_, job in sorted(keyed, key=lambda row: row[:3])]
 
     def _last_starts(self, accounts: Iterable[str]) -> dict[str, str]:
-        """Return when a job of each account was last started."""
+        """Return the time at which a job of each account was last started."""
         latest = sa.select(store.jobs.c.account, sa.func.max(store.jobs.c.started))
         latest = latest.where(store.jobs.c.account.in_(accounts)).group_by(store.jobs.c.account)
         with self._database.snapshot() as connection:
             return {account: str(started or "") for account, started in connection.execute(latest)}
 
     def cancel(self, account: str, number: str) -> DatabaseRow:
-        """Cancel a job and return it. Its reservation counts as spent; a job that was not charged is free."""
+        """Cancel a job and return it. Its reserved loss counts as spent; a job without a reservation spends nothing."""
         with self._database.transaction():
             if self._end_job(self.get(number), "cancelled", "cancelled"):
                 self._database.record_event(account, "job.cancel", number)
@@ -245,8 +246,8 @@ class Jobs:
     def _handle_dead_worker(self, job: DatabaseRow, reason: str) -> None:
         """Queue a job again if its worker crashed before the charge; otherwise mark it as failed.
 
-        After the charge, the crash could depend on the noise that was drawn. Another draw would then be published
-        because of the value of the first. So there is no other draw: the job fails and stays charged.
+        After the charge, the crash could depend on the noise that was drawn. A second draw would then be published
+        because of the value of the first. The job therefore fails and stays charged.
         """
         with self._database.transaction():
             if job["tries"] < _MAX_TRIES and self._ledgers.open(job["dataset"]).find(job["id"]) is None:
@@ -271,7 +272,7 @@ class Jobs:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # else Ctrl-C in a terminal kills the worker, which after a charge fails the job
+            start_new_session=True,  # otherwise Ctrl-C in a terminal would kill it, and a charged job would fail
         )
         assert process.stdin is not None
         with suppress(BrokenPipeError):  # the worker ended before it read its settings: the next poll notices
@@ -282,7 +283,7 @@ class Jobs:
         return process
 
     def _requeue_lost_jobs(self) -> None:
-        """Queue the jobs of processes again that are gone: their leases are not extended any more."""
+        """Queue the jobs of dead processes again: their leases have had no heartbeat for some time."""
         limit = (datetime.now(UTC) - timedelta(seconds=_LOST_AFTER_SECONDS)).isoformat(timespec="microseconds")
         for job in self._database.find_all(store.jobs, state="running"):
             if job["id"] not in self._running and (job["seen"] or "") < limit:
@@ -292,7 +293,7 @@ class Jobs:
 
 
 def _is_held(job: DatabaseRow) -> dict[str, Any]:
-    """Return the condition that a job still runs under its lease."""
+    """Return the database condition that a job still runs under its lease."""
     return {"id": job["id"], "state": "running", "lease": job["lease"]}
 
 

@@ -18,13 +18,13 @@ from veilwood.errors import UseError
 from veilwood_service.accounts import DeniedError
 from veilwood_service.settings import Settings
 
-with warnings.catch_warnings():  # Authlib prefers httpx2, and says so wherever it is missing
+with warnings.catch_warnings():  # Authlib prefers httpx2 and warns if it is missing
     warnings.simplefilter("ignore", AuthlibDeprecationWarning)
     from authlib.integrations.httpx_client import OAuth2Client
 
 _ALGORITHMS: Final = ["RS256", "ES256", "PS256", "EdDSA"]
 _TIMEOUT_SECONDS: Final = 5.0
-_DISCOVERY_SECONDS: Final = 600.0  # for which addresses and keys of the provider are kept
+_DISCOVERY_SECONDS: Final = 600.0  # for which addresses and keys of the provider are cached
 
 
 class OpenIdProvider:
@@ -48,7 +48,7 @@ class OpenIdProvider:
         )
 
     def discover(self) -> dict[str, Any]:
-        """Return the addresses of the provider. Raise DeniedError if it does not respond, or is another issuer."""
+        """Return the addresses of the provider. Raise DeniedError if it does not respond or names another issuer."""
         issuer = self._settings.issuer.rstrip("/")
         if not issuer:
             raise UseError("no OpenID provider is configured. Hint: log in with a password.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Free predictions of trained models: parsing and encoding of rows, batching of concurrent requests."""
+"""Predictions of trained models, which spend no budget: parsing and encoding of rows, batching of requests."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class RowEncoder:
     """Encoder of rows to predict.
 
     The code of a category is looked up in tables that are built once, from the schema alone. So the time of a request
-    does not depend on the requests of others. Values that are not in the tables are encoded by way of pandas, which
-    accepts every valid spelling and rejects invalid values with a message. Both ways return the same codes.
+    does not depend on the requests of others. Values that are not in the tables are encoded with pandas, which
+    accepts every valid spelling and rejects invalid values with a message. Both methods return the same codes.
     """
 
     def __init__(self, model: Any) -> None:
@@ -105,14 +105,14 @@ def _json_spellings(column: Column) -> list[InputValue]:
 
 
 def rows_to_frame(rows: list[dict[str, Any]], schema: Schema) -> pd.DataFrame:
-    """Return JSON rows as a frame. All rows must have the same columns; texts of numbers are parsed as in files."""
+    """Return JSON rows as a frame. All rows must have the same columns; numbers in text are parsed as in files."""
     if not rows:
         raise ParameterError("rows", "[]", "is empty", "send at least one row")
     names = list(rows[0])
     unequal = ParameterError("rows", "...", "must all have the same columns", "name every column in every row")
     if any(len(row) != len(names) for row in rows) or len(names) == 0:
         raise unequal
-    # Columns with a rule for texts are read by the encoder.
+    # The encoder parses columns that have a rule for text values.
     plain = (column for column in schema.features if column.kind == "numeric" and not column.part and not column.texts)
     numeric = {column.source for column in plain}
     try:
@@ -171,7 +171,7 @@ class LoadedModel:
 
 
 class Predictions:
-    """Cache of trained models, and free predictions from them."""
+    """Cache of trained models, and predictions from them."""
 
     def __init__(self, database: Store) -> None:
         self._database, self._lock = database, threading.Lock()

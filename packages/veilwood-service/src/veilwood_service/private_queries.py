@@ -2,8 +2,8 @@
 """Private answers to batches of queries: charged before anything is computed, published on a schedule.
 
 A predictor holds exact counts in memory only, and is fitted again from its table after a restart. A repeated batch is
-answered from the database, for free, also after a crash. The time of an answer would reveal noise and rows: an answer
-is stored and sent at a time that is fixed before it is computed (proofs/service.md).
+answered from the database without a further charge, even after a crash. Response times could reveal noise and rows, so
+an answer is stored and sent at a time that is fixed before it is computed (proofs/service.md).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from veilwood_service.settings import Settings
 from veilwood_service.store import DatabaseRow, Store, new_id
 from veilwood_service.training import RunRequest, make_predictor, predictor_fingerprint
 
-_MAX_PREDICTORS: Final = 16  # fitted ones in memory; each holds the counts of one table
+_MAX_PREDICTORS: Final = 16  # maximum number in memory; each holds the counts of one table
 
 
 @dataclass
@@ -53,7 +53,7 @@ class PrivateQueries:
         self._lock = threading.Lock()
 
     def quote_batch(self, account: str, model: str, rows: list[dict[str, Any]], epsilon: float | None) -> DatabaseRow:
-        """Return the loss and the expected error of a batch. Free."""
+        """Return the privacy loss and the expected error of a batch, without charging it."""
         record, plan = self._get_records(account, model)
         with self._wait_turn(record, plan) as predictor:
             query_rows = rows_to_frame(rows, predictor.schema_)
@@ -70,13 +70,13 @@ class PrivateQueries:
         }
 
     def answer_batch(self, account: str, model: str, rows: list[dict[str, Any]], epsilon: float | None) -> DatabaseRow:
-        """Return the answers to a batch, with their certificate. Charged first; a repeated batch is free.
+        """Return the answers to a batch, with their certificate. A batch is charged first; repeating it spends nothing.
 
         Raises
         ------
         UseError
-            If the batch failed after its charge. It stays charged and is not drawn again, because the failure may
-            depend on the noise.
+            If the batch failed after its charge. It stays charged and cannot be answered again, because the failure
+            may depend on the noise.
         BudgetExceededError
             If the signature, the budget or an allowance has no room for the batch.
         """
@@ -93,7 +93,9 @@ class PrivateQueries:
             if stored["labels"] is None:
                 stored = self._charge_and_answer(predictor, stored, query_rows, plan)
         if json.loads(stored["labels"]) is None:
-            raise UseError("this batch failed after its charge, and is not drawn again. Hint: send another batch.")
+            raise UseError(
+                "this batch failed after it was charged, and cannot be sent again. Hint: send a different batch."
+            )
         return {
             "labels": json.loads(stored["labels"]),
             "certificate": json.loads(stored["certificate"]),
@@ -103,7 +105,7 @@ class PrivateQueries:
     def _charge_and_answer(
         self, predictor: MatrixForestPredictor, stored_answer: DatabaseRow, query_rows: pd.DataFrame, plan: DatabaseRow
     ) -> DatabaseRow:
-        """Charge and answer a batch. One that was charged but not published continues under its reservation.
+        """Charge and answer a batch. A batch that was charged but not published continues under its reservation.
 
         The answer is computed, delayed, and published in one transaction with the commit of its charge.
         """
@@ -131,7 +133,7 @@ class PrivateQueries:
                 self._database.remove(store.answers, id=number, labels=None)
             assert error is not None
             raise error
-        with self._database.transaction():  # a failure after the charge may depend on the noise: not drawn again
+        with self._database.transaction():  # a failure after the charge may depend on the noise: no second draw
             where = {"id": number, "labels": None}  # only the outcome that is published first is ever sent
             if self._database.update(store.answers, where, labels=labels, certificate=certificate):
                 ledger.publish()
@@ -144,7 +146,7 @@ class PrivateQueries:
         return stored
 
     def _get_records(self, account: str, model: str) -> tuple[DatabaseRow, DatabaseRow]:
-        """Return the records of a predictor and its plan. Raise DeniedError if the account may not ask it."""
+        """Return a predictor's record and plan. Raise DeniedError if the account may not query the predictor."""
         record = self._database.find(store.models, id=model)
         if record is None or record["kind"] != "answering":
             raise NotFoundError("private predictor", model, hint="choose one from the list of models")
@@ -160,7 +162,7 @@ class PrivateQueries:
 
     @contextmanager
     def _wait_turn(self, model: DatabaseRow, plan: DatabaseRow) -> Iterator[MatrixForestPredictor]:
-        """Wait for the turn of this request at a predictor, which is fitted if it is not in memory."""
+        """Lock a predictor for this request, and fit it if it is not in memory."""
         dataset = get_dataset(self._database, model["dataset"])
         if dataset["source"] is None:
             raise UseError("the rows of this model were deleted. Hint: ask a custodian to upload the table.")
@@ -194,9 +196,9 @@ class PrivateQueries:
 
 @contextmanager
 def _hold_back(seconds: float) -> Iterator[None]:
-    """End at a time that is fixed before: after ``seconds``, or twice, four times ... as long if the work takes longer.
+    """Delay the end of a block to ``seconds`` after its start, or to twice, four times ... as long if it takes longer.
 
-    The end tells at most which doubling was needed. A first bound well above the usual time makes that the first.
+    The duration reveals only the number of doublings: usually none, if ``seconds`` is well above the usual time.
     """
     start = time.monotonic()
     try:
@@ -217,7 +219,7 @@ def _table_version(source: str) -> tuple[str, int, int]:
 
 
 def _batch_epsilon(predictor: MatrixForestPredictor, epsilon: float | None) -> str:
-    """Return the exact epsilon of a batch: the requested one, at most the signed one."""
+    """Return the exact epsilon of a batch. Raise ParameterError if it exceeds the signed epsilon."""
     signed = requested_loss(predictor.epsilon, 0).epsilon
     requested = signed if epsilon is None else requested_loss(epsilon, 0).epsilon
     if requested is None or signed is None or requested > signed:

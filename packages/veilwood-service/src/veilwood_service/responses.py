@@ -68,7 +68,7 @@ class Account(BaseModel):
 
 
 class Invitation(BaseModel):
-    """A link that sets the password of an account, once. None for users of an OpenID provider."""
+    """A link that sets the password of an account, once. Users of an OpenID provider get no link."""
 
     name: str
     invitation: str | None
@@ -81,7 +81,7 @@ class Name(BaseModel):
 
 
 class Token(BaseModel):
-    """A token or session, without the token itself."""
+    """Description of an access token or a session: name, scopes and expiry, without the secret token itself."""
 
     id: str
     kind: str
@@ -99,7 +99,7 @@ class NewTokenIssued(BaseModel):
 
 
 class Event(BaseModel):
-    """Something that an account did."""
+    """A recorded action of an account."""
 
     id: str
     account: str
@@ -133,7 +133,7 @@ class Dataset(Budget):
 
 
 class Allowance(BaseModel):
-    """A narrower limit, with what is left of it in the current period."""
+    """A limit within the budget of a data set, with the amount that is left in the current period."""
 
     id: str
     account: str
@@ -152,7 +152,7 @@ class NewAllowanceAdded(BaseModel):
 
 
 class Question(BaseModel):
-    """State of a review: the draft, the question about the next column, and the columns put off."""
+    """State of a review: the draft, the question about the next column, and the deferred columns."""
 
     draft: dict[str, Any]
     question: dict[str, Any] | None
@@ -169,7 +169,7 @@ class Expected(BaseModel):
 
 
 class LedgerEntry(BaseModel):
-    """One charge. ``model`` is the release that it paid for, or the predictor that answered."""
+    """One charge. ``model`` is the release that was charged, or the predictor that answered."""
 
     id: int
     time: str
@@ -189,7 +189,7 @@ class LedgerEntry(BaseModel):
 
 
 class AccountSpent(BaseModel):
-    """Loss that one account has charged to a ledger."""
+    """Privacy loss that one account has charged to a ledger."""
 
     account: str
     epsilon: float
@@ -244,7 +244,7 @@ class Asked(BaseModel):
 
 
 class PlanSummary(BaseModel):
-    """A plan, with what its signature allows and what is left of that."""
+    """A plan, with the amount that its signature allows and the amount that is left."""
 
     id: str
     dataset: str
@@ -275,7 +275,7 @@ class PlanDetail(PlanSummary):
 
 
 class Job(BaseModel):
-    """A job, with its place in the queue and the seconds since its start. Custodians see its detail and its end."""
+    """A job, with its place in the queue and the seconds since its start. Only custodians see detail and end."""
 
     id: str
     plan: str
@@ -316,7 +316,7 @@ class Predictions(BaseModel):
 
 
 class Quote(BaseModel):
-    """Loss and expected error of a batch of private answers."""
+    """Privacy loss and expected error of a batch of private queries."""
 
     epsilon: str
     delta: str

@@ -49,7 +49,7 @@ class NewDataset(BaseModel):
 
 
 class NewAllowance(BaseModel):
-    """Request body for an allowance: a budget of one account or of all, permanent or renewed each year or month."""
+    """Request body for an allowance: a limit for one account or all, permanent or renewed each year or month."""
 
     account: Annotated[str, Field(max_length=64)] = ""
     period: Literal["", "year", "month"] = ""
@@ -100,19 +100,19 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
     schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
     definitions = schema.pop("$defs", {})
     inlined = json.loads(json.dumps(schema).replace('"#/components/schemas/', '"#/$defs/'))
-    for name, definition in definitions.items():  # of one level: the models above have no deeper ones
+    for name, definition in definitions.items():  # one level suffices: the models above have no deeper nesting
         inlined = json.loads(json.dumps(inlined).replace(f'{{"$ref": "#/$defs/{name}"}}', json.dumps(definition)))
     return {"requestBody": {"content": {"application/json": {"schema": inlined}}, "required": True}}
 
 
 def parse_body(model: type[T], body: bytes) -> T:
-    """Parse and validate a long JSON body. Raise ParameterError if it does not fit."""
+    """Parse and validate a long JSON body. Raise ParameterError if it does not match the model."""
     try:
         return model.model_validate(orjson.loads(body))
     except ValueError as error:
         errors = getattr(error, "errors", lambda: [{"loc": ("body",), "msg": "is not JSON"}])()
         problem = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors[:10])
-        raise ParameterError("body", "...", f"does not fit: {problem[:800]}", "read the API documents") from None
+        raise ParameterError("body", "...", f"is not valid: {problem[:800]}", "read the API documentation") from None
 
 
 @router.get("")
@@ -128,7 +128,7 @@ def list_datasets(
 
 @router.post("", status_code=201)
 def add_dataset(service: RunningService, caller: DataCaller, body: NewDataset) -> responses.Dataset:
-    """Register a data set and create its ledger. The operator must have allowed a path."""
+    """Register a data set and create its ledger. A path must be in a folder that the operator allows."""
     source = None if body.source is None else resolve_source(service.settings, body.source)
     register_dataset(service, caller.name, body.name, body.people, body.epsilon, body.delta, source)
     return _dataset_summary(service, caller, get_dataset(service.database, body.name))
@@ -165,7 +165,7 @@ def get_one_dataset(service: RunningService, caller: AuthenticatedCaller, name: 
 
 @router.post("/{name}/retire")
 def retire_dataset(service: RunningService, caller: DataCaller, name: str, body: Reason) -> responses.Dataset:
-    """Delete the rows of a data set, end its runs, and release nothing from it any more. The ledger stays."""
+    """Delete the rows of a data set, end its runs, and reject all further releases. The ledger stays."""
     with service.database.transaction():
         _delete_rows(service, caller, name)
         end_unfinished_runs(service.database, service.ledgers.open(name), name)
@@ -206,7 +206,7 @@ async def upload_table(request: Request, service: RunningService, caller: DataCa
 
 @router.delete("/{name}/table", status_code=204)
 def remove_table(service: RunningService, caller: DataCaller, name: str) -> Response:
-    """Delete the rows of a data set. Models that were released stay; private predictors answer no more."""
+    """Delete the rows of a data set. Released models stay; private predictors no longer answer."""
     _delete_rows(service, caller, name)
     return Response(status_code=204)
 
@@ -265,14 +265,14 @@ async def review_schema(request: Request, service: RunningService, caller: DataC
 
 @router.get("/{name}/expected")
 def expected(service: RunningService, caller: AuthenticatedCaller, name: str, rows: int = 10_000) -> responses.Expected:
-    """Return the expected skill at several budgets, from public tables of similar size. ``rows`` is your estimate."""
+    """Return the expected skill at several budgets, from public tables of similar size. ``rows`` is an estimate."""
     schema = service.plans.get_reviewed_dataset(name)[1]
     n_columns, n_rows = len(schema.feature_names), min(max(rows, 1), 10**12)
     skills = {e: estimate_skill(schema.task, n_rows, n_columns, e) for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
     points = [{"epsilon": e, "skill": (q.low + q.high) / 2, "low": q.low, "high": q.high} for e, q in skills.items()]
     note = (
-        f"Half of the public tables with as many rows times epsilon per column as {n_rows:,} rows of yours lie in the "
-        "range. 0 is the most frequent class or the mean, 1 is a model without privacy."
+        f"The range holds half of the public tables whose rows times epsilon per column equal yours with {n_rows:,} "
+        "rows. 0 is a constant prediction of the most frequent class or the mean, 1 is a model without privacy."
     )
     return responses.Expected(title="Expected quality", axis="skill", words=note, points=points)
 
@@ -283,16 +283,14 @@ _SCHEMA_BODY: Final = {"requestBody": {"content": _JSON_OBJECT, "required": True
 
 @router.put("/{name}/schema", openapi_extra=_SCHEMA_BODY)
 async def set_schema(request: Request, service: RunningService, caller: DataCaller, name: str) -> dict[str, Any]:
-    """Declare the schema. A schema with unreviewed marks is rejected: no model of it would be private."""
+    """Declare the schema. A schema with draft markers is rejected: no model fitted with it would be private."""
     body = await request.body()
 
     def declare_schema() -> dict[str, Any]:
         get_dataset(service.database, name)
         declared = Schema.from_dict(read_json(body))
         if declared.inferred:
-            raise UseError(
-                "the schema still has marks of a draft. Hint: review every bound and name its public source."
-            )
+            raise UseError("the schema still has draft markers. Hint: review every bound and name its public source.")
         with service.database.transaction():
             service.database.update(store.datasets, {"name": name}, schema=json.dumps(declared.to_dict()))
             service.database.record_event(caller.name, "schema.set", name, fingerprint=declared.fingerprint())
@@ -316,7 +314,7 @@ def get_schema(service: RunningService, caller: AuthenticatedCaller, name: str) 
 
 @router.get("/{name}/allowances")
 def list_allowances(service: RunningService, caller: AuthenticatedCaller, name: str) -> list[responses.Allowance]:
-    """List the allowances of a data set: all for custodians and auditors, else those that bind the caller."""
+    """List the allowances of a data set: all for custodians and auditors, otherwise the caller's."""
     found = list[responses.Allowance]()
     ledger = service.ledgers.open(get_dataset(service.database, name)["name"])
     for row in service.database.find_all(store.allowances, dataset=name):
@@ -335,7 +333,7 @@ def list_allowances(service: RunningService, caller: AuthenticatedCaller, name: 
 def add_allowance(
     service: RunningService, caller: DataCaller, name: str, body: NewAllowance
 ) -> responses.NewAllowanceAdded:
-    """Add an allowance. A renewing one bounds each period, and not the sum over all periods."""
+    """Add an allowance. An allowance that renews limits each period, not the sum over all periods."""
     get_dataset(service.database, name)
     loss, budget = requested_loss(body.epsilon, body.delta), service.ledgers.open(name).balance().budget
     if loss.epsilon is None or (budget is not None and loss.epsilon > (budget.epsilon or 0)):
@@ -411,7 +409,7 @@ def verify_ledger(service: RunningService, caller: RecordsCaller, name: str) -> 
 async def charge_certificates(
     request: Request, service: RunningService, caller: DataCaller, name: str
 ) -> responses.Charged:
-    """Charge certificates of releases that a restored ledger has lost. Those that it holds cost nothing."""
+    """Charge certificates of releases that a restored ledger has lost. Releases that it holds are not charged again."""
     body = await request.body()
 
     def charge_each() -> responses.Charged:
@@ -425,7 +423,7 @@ async def charge_certificates(
 
 @router.post("/{name}/ledger/thaw")
 def thaw_ledger(service: RunningService, caller: DataCaller, name: str, body: Thaw) -> responses.Dataset:
-    """Let a frozen ledger be charged again. The loss of releases without a certificate must be stated, 0 included."""
+    """Thaw a frozen ledger. The loss of releases without a certificate must be stated, even if it is 0."""
     get_dataset(service.database, name)
     is_zero = str(body.missing_epsilon).strip() in ("0", "0.0")
     missing = None if is_zero else loss_from_certificate(body.missing_epsilon, body.missing_delta)
@@ -435,7 +433,7 @@ def thaw_ledger(service: RunningService, caller: DataCaller, name: str, body: Th
 
 @router.post("/{name}/ledger/{entry}/resolve")
 def resolve_entry(service: RunningService, caller: DataCaller, name: str, entry: int, body: Reason) -> responses.Budget:
-    """Settle a reservation that a crash left open. It counts as spent."""
+    """Settle a reservation that a crash left open. Its loss counts as spent."""
     dataset, ledger = get_dataset(service.database, name), service.ledgers.open(name)
     if not 0 < entry < 2**53:  # larger integers are not exact in JSON
         raise LedgerError(f"{ledger.name} has no such entry. Hint: choose one from the ledger.")

@@ -46,7 +46,7 @@ Note = Annotated[str, Field(max_length=2000)]
 
 
 class NewPlan(BaseModel):
-    """Request body for planning a training: estimator, budget, parameters, and name and note of the model."""
+    """Request body for planning a training run: estimator, budget, parameters, and name and note of the model."""
 
     estimator: Annotated[str, Field(max_length=64)] = "private-forest"
     epsilon: Amount = 1.0
@@ -67,7 +67,7 @@ class Signature(BaseModel):
     """Request body for signing a plan: the hash that the signer has read, and the amount that the signature allows.
 
     ``runs`` is a number of runs. For predictors, ``total_epsilon`` bounds the sum over all batches (by default, one
-    batch), and ``askers`` names the accounts that may ask: by default who planned it, and everybody by "*".
+    batch), and ``askers`` names the accounts that may query: by default, the account that planned it; all by "*".
     """
 
     fingerprint: Annotated[str, Field(max_length=64)]
@@ -77,7 +77,7 @@ class Signature(BaseModel):
 
 
 class ChangedModel(BaseModel):
-    """Request body for naming a model."""
+    """Request body for changing the name and the note of a model."""
 
     name: ModelName | None = None
     note: Note | None = None
@@ -112,7 +112,7 @@ def list_plans(
 
 @router.post("/datasets/{name}/plans", status_code=201)
 async def add_plan(service: RunningService, caller: PlanCaller, name: str, body: NewPlan) -> responses.PlanSummary:
-    """Plan a training: the measurements and their loss. Reads no row and spends nothing."""
+    """Plan a training run: the measurements and their loss. Reads no row and spends nothing."""
     run = RunRequest(body.estimator, body.epsilon, body.delta, body.parameters, body.name, body.note)
     plan = await service.lanes.plans.run(service.plans.propose_training, caller.name, name, run)
     return responses.PlanSummary(**_plan_facts(service, caller, plan))
@@ -122,7 +122,7 @@ async def add_plan(service: RunningService, caller: PlanCaller, name: str, body:
 async def add_evaluation(
     service: RunningService, caller: PlanCaller, number: str, body: NewEvaluation
 ) -> responses.PlanSummary:
-    """Plan an evaluation of a model on the private rows. It is signed and run like a training."""
+    """Plan an evaluation of a model on the private rows. It is signed and run like a training run."""
     run = RunRequest("", body.epsilon, body.delta)
     plan = await service.lanes.plans.run(service.plans.propose_evaluation, caller.name, number, run)
     return responses.PlanSummary(**_plan_facts(service, caller, plan))
@@ -145,7 +145,7 @@ def get_plan(service: RunningService, caller: AuthenticatedCaller, number: str) 
 
 @router.post("/plans/{number}/signature")
 def sign_plan(service: RunningService, caller: SignCaller, number: str, body: Signature) -> responses.PlanSummary:
-    """Sign a plan by its hash, for a number of runs or, for predictors, a total loss and the accounts that may ask."""
+    """Sign a plan by its hash, for a number of runs or, for predictors, a total loss and accounts that may query."""
     grant = Grant(body.runs, body.total_epsilon, body.askers)
     plan = service.plans.sign_plan(caller.name, number, body.fingerprint, grant)
     return responses.PlanSummary(**_plan_facts(service, caller, plan))
@@ -214,7 +214,7 @@ def get_model(service: RunningService, caller: AuthenticatedCaller, number: str)
 
 @router.patch("/models/{number}")
 def change_model(service: RunningService, caller: PlanCaller, number: str, body: ChangedModel) -> responses.Model:
-    """Change name or note of a model; for its owner and custodians."""
+    """Change the name or the note of a model; for its owner and custodians."""
     model = _get_model_record(service, number)
     if model["account"] != caller.name:
         caller.require_scope("data")
@@ -235,7 +235,7 @@ def list_evaluations(service: RunningService, caller: AuthenticatedCaller, numbe
 
 @router.get("/models/{number}/effects")
 async def get_effects(service: RunningService, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
-    """Return the effect of each column in a model, from released values. Free."""
+    """Return the effect of each column in a model, from released values. Spends no budget."""
     effects: dict[str, Any] = (await service.lanes.files.run(_explain_model, service, number)).to_dict()
     return effects
 
@@ -289,13 +289,13 @@ def _as_download(content: bytes, name: str) -> Response:
 
 @router.post("/models/{number}/quote", openapi_extra=body_of(Questions))
 async def quote(request: Request, service: RunningService, caller: AskCaller, number: str) -> responses.Quote:
-    """Return the loss and the expected error of a batch of private answers. Free."""
+    """Return the privacy loss and the expected error of a batch of private queries, without charging it."""
     return responses.Quote(**await _ask_privately(request, service, caller, number, "quote_batch"))
 
 
 @router.post("/models/{number}/answers", openapi_extra=body_of(Questions))
 async def ask(request: Request, service: RunningService, caller: AskCaller, number: str) -> responses.Answered:
-    """Answer a batch privately. It is charged first; repeating the same batch is free."""
+    """Answer a batch of private queries. It is charged first; repeating the same batch spends nothing."""
     return responses.Answered(**await _ask_privately(request, service, caller, number, "answer_batch"))
 
 
@@ -354,7 +354,7 @@ def _plan_facts(service: Service, caller: Caller, plan: DatabaseRow) -> dict[str
 
 
 def _job_summary(caller: Caller, job: DatabaseRow, places: dict[str, int]) -> responses.Job:
-    """Return what a caller may see of a job. Only custodians see its end and detail, which may depend on rows."""
+    """Return the fields of a job that a caller may see. Only custodians see end and detail, which depend on rows."""
     facts = {name: job[name] for name in ("id", "plan", "dataset", "account", "state", "message", "created")}
     if "data" in caller.scopes:
         facts |= {"detail": job["detail"], "ended": job["ended"]}
@@ -365,7 +365,7 @@ def _job_summary(caller: Caller, job: DatabaseRow, places: dict[str, int]) -> re
 
 
 def _model_summaries(service: Service, models: list[DatabaseRow]) -> list[responses.Model]:
-    """Return what everybody may see of releases, with the quality that was last measured."""
+    """Return the public fields of releases, with the latest measured quality."""
     trained = tuple(model["id"] for model in models if model["kind"] == "trained")
     evaluations = service.database.find_all(store.models, evaluated=trained) if trained else []
     measured = {row["evaluated"]: row["result"] for row in evaluations}
@@ -395,7 +395,7 @@ class _Rows(BaseModel):
     "/models/{number}/predict", openapi_extra=body_of(_Rows), responses={200: {"model": responses.Predictions}}
 )
 async def predict(request: Request, service: RunningService, caller: AskCaller, number: str) -> Response:
-    """Predict rows, for free. The body is {"rows": [{"column": value, ...}, ...]}."""
+    """Predict rows; spends no budget. The body is {"rows": [{"column": value, ...}, ...]}."""
     body = await request.body()
     parse = partial(_parse_json_rows, body, service.settings.limits.rows_a_request)
     rows = parse() if len(body) <= _MAX_PLAIN_BODY else await service.lanes.files.run(parse)
@@ -407,7 +407,7 @@ _CSV_BODY: Final = {"requestBody": {"content": {"text/csv": {"schema": {"type": 
 
 @predict_router.post("/models/{number}/predict.csv", openapi_extra=_CSV_BODY, response_class=Response)
 async def predict_csv(request: Request, service: RunningService, caller: AskCaller, number: str) -> Response:
-    """Predict the rows of a CSV file, for free, and return a CSV file."""
+    """Predict the rows of a CSV file and return a CSV file. Spends no budget."""
     body, max_rows = await request.body(), service.settings.limits.rows_a_request
     text = await service.lanes.files.run(_predict_to_csv, service, number, body, max_rows)
     headers = {"Content-Disposition": f'attachment; filename="{number}.csv"'}

@@ -71,7 +71,7 @@ async def back(
         attempt = json.loads(request.cookies.get(_ATTEMPT_COOKIE, ""))
         expected, nonce, verifier = (str(attempt[name]) for name in ("state", "nonce", "verifier"))
     except (ValueError, KeyError, TypeError):
-        raise DeniedError("the login attempt is not known or has expired. Hint: log in again.") from None
+        raise DeniedError("the login attempt is unknown or has expired. Hint: log in again.") from None
     if not code or not secrets.compare_digest(state.encode(), expected.encode()):
         raise DeniedError("the response of the provider does not belong to this login attempt. Hint: log in again.")
     token = await service.lanes.openid.run(_log_in_by_openid, service, code, verifier, nonce)
@@ -156,7 +156,7 @@ def _set_session_cookie(service: Service, response: Response, token: str) -> Non
 async def _log_in(
     service: Service, response: Response, address: str, log_in: Callable[..., tuple[str, str]], *given: Any
 ) -> responses.SessionOpened:
-    """Open a session by a function that hashes a password, in a thread for logins from this address."""
+    """Open a session with ``log_in``, which hashes a password, in a thread for logins from this address."""
     lanes = service.lanes
     lane = lanes.known_logins if service.accounts.is_known(address) else lanes.other_logins
     token, csrf = await lane.run(log_in, *given, address)
@@ -202,7 +202,7 @@ def who_am_i(service: RunningService, caller: AuthenticatedCaller) -> responses.
 async def change_password(
     service: RunningService, caller: AuthenticatedCaller, response: Response, address: ClientAddress, body: NewPassword
 ) -> responses.SessionOpened:
-    """Change the caller's password, in a session. Ends all tokens and sessions, and opens a new session."""
+    """Change the caller's password. Requires a session. Ends all tokens and sessions, and opens a new session."""
     change = service.accounts.change_password
     return await _log_in(service, response, address, change, caller, body.old, body.new)
 
@@ -232,7 +232,7 @@ def list_accounts(service: RunningService, caller: AccountsCaller) -> list[respo
 
 @router.post("/accounts", status_code=201)
 def add_account(service: RunningService, caller: AccountsCaller, body: NewAccount) -> responses.Invitation:
-    """Create an account, in a session. Send the invitation to its owner, who sets the password."""
+    """Create an account. Requires a session. Send the invitation to its owner, who sets the password."""
     caller.require_session("make accounts")
     invitation = service.accounts.invite(caller.name, body.name, body.roles, body.subject)
     return responses.Invitation(name=body.name, invitation=invitation)
@@ -240,14 +240,14 @@ def add_account(service: RunningService, caller: AccountsCaller, body: NewAccoun
 
 @router.post("/accounts/{name}/invitation", status_code=201)
 def invite_again(service: RunningService, caller: AccountsCaller, name: str) -> responses.Invitation:
-    """Return a new invitation for an account whose password is lost, in a session. Auditors see it in the events."""
+    """Return a new invitation for an account whose password is lost. Requires a session. Recorded as an event."""
     caller.require_session("invite accounts")
     return responses.Invitation(name=name, invitation=service.accounts.invite(caller.name, name))
 
 
 @router.patch("/accounts/{name}")
 def change_account(service: RunningService, caller: AccountsCaller, name: str, body: ChangedAccount) -> responses.Name:
-    """Change roles or access of another account, in a session. Ends its tokens and sessions."""
+    """Change the roles of another account, or disable it. Requires a session. Ends its tokens and sessions."""
     caller.require_session("change accounts")
     service.accounts.update_account(caller.name, name, body.roles, body.disabled)
     return responses.Name(name=name)
@@ -261,14 +261,14 @@ def list_tokens(service: RunningService, caller: AuthenticatedCaller) -> list[re
 
 @router.post("/tokens", status_code=201)
 def add_token(service: RunningService, caller: AuthenticatedCaller, body: NewToken) -> responses.NewTokenIssued:
-    """Create a token, in a session. The response is the only place where it is shown."""
+    """Create a token. Requires a session. The response is the only place where it is shown."""
     token, number = service.accounts.issue_token(caller, body.name, body.scopes, body.days)
     return responses.NewTokenIssued(id=number, token=token)
 
 
 @router.delete("/tokens/{number}", status_code=204)
 def revoke_token(service: RunningService, caller: AuthenticatedCaller, number: str) -> Response:
-    """Revoke a token or end a session, in a session."""
+    """Revoke a token or end a session. Requires a session."""
     service.accounts.revoke_token(caller, number)
     return Response(status_code=204)
 
@@ -277,7 +277,7 @@ def revoke_token(service: RunningService, caller: AuthenticatedCaller, number: s
 def list_events(
     service: RunningService, caller: RecordsCaller, limit: PageLength = 100, after: PageCursor = None
 ) -> responses.Page[responses.Event]:
-    """List who did what, newest first, for custodians and auditors."""
+    """List the recorded actions of all accounts, newest first, for custodians and auditors."""
     rows, cursor = service.database.find_page(store.events, limit, after)
     return responses.Page[responses.Event](
         items=[responses.Event(**{**row, "detail": json.loads(row["detail"])}) for row in rows], next=cursor

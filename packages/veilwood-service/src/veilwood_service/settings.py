@@ -29,7 +29,7 @@ class Limits:
         Maximum number of wrong passwords per name, address and minute, in each process. The limit per address over
         all names is five times as high.
     job_seconds, jobs_at_once, jobs_per_account : int
-        Maximum duration of a job, of concurrent jobs per process, and of unfinished jobs per account.
+        Maximum duration of a job, number of concurrent jobs per process, and number of unfinished jobs per account.
     answer_milliseconds : int
         Time after which a private answer is sent. A longer computation is sent after twice, four times ... as long.
     """
@@ -110,7 +110,7 @@ class Settings:
 
     @property
     def ledger_heads(self) -> Path:
-        """File with the last event of each ledger, outside the database: finds a database that was restored."""
+        """File with the last event of each ledger, outside the database, to detect that an older copy was restored."""
         return self.folder / "ledger-heads.json"
 
     def make_folders(self) -> None:

@@ -59,7 +59,7 @@ datasets = _define_table(
     Column("people", Text, nullable=False),  # the protected population
     Column("source", Text),  # path of the table; null until one was uploaded, and after it was deleted
     Column("schema", Text),
-    Column("frozen", Text),  # JSON: why, and the last event of the restored ledger; null if it can be charged
+    Column("frozen", Text),  # JSON: the reason, and the last event of the restored ledger; null if not frozen
     Column("retired", Integer, nullable=False, default=0),
     Column("account", String(64), nullable=False),
 )
@@ -84,14 +84,14 @@ plans = _define_table(
     Column("body", Text),  # the plan as JSON; null for a private predictor
     Column("fingerprint", String(64), nullable=False),
     Column("model", String(32)),  # the model to evaluate
-    Column("name", String(100), nullable=False),  # of the model to be
+    Column("name", String(100), nullable=False),  # of the future model
     Column("note", Text, nullable=False),
     Column("signed_by", String(64)),
     Column("signed", String(40)),
     Column("runs", Integer),  # number of runs that the signature allows
-    Column("total_epsilon", String(40)),  # of all batches that the signature of a predictor allows
+    Column("total_epsilon", String(40)),  # limit over all batches of a predictor
     Column("total_delta", String(40)),
-    Column("askers", Text),  # JSON: accounts that may ask a predictor; null for all
+    Column("askers", Text),  # JSON: accounts that may query a predictor; null for all
 )
 jobs = _define_table(
     "jobs",
@@ -112,7 +112,7 @@ jobs = _define_table(
 )
 models = _define_table(
     "models",
-    Column("id", String(32), primary_key=True),  # that of its job
+    Column("id", String(32), primary_key=True),  # the id of its job
     Column("plan", String(32), nullable=False),
     Column("dataset", String(40), nullable=False, index=True),
     Column("account", String(64), nullable=False),
@@ -318,7 +318,7 @@ class Store:
         return rows[:length], None if last is None else f"{last['created']}~{last[key.name]}"
 
     def record_event(self, account: str, action: str, subject: str = "", /, **detail: Any) -> None:
-        """Record who did what to which record. Within a transaction it commits with the change."""
+        """Record an action of an account. Within a transaction, the event commits with the change."""
         self.add(events, id=new_id(), account=account, action=action, subject=subject[:255], detail=json.dumps(detail))
 
 
@@ -336,7 +336,7 @@ def _set_durability(connection: Any, _: Any) -> None:
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    # A writer takes the lock before it reads: two charges never see the same remainder.
+    # A writer takes the lock before it reads: two charges never see the same remaining budget.
     connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.get_execution_options().get("write") else "BEGIN")
 
 

@@ -20,7 +20,7 @@ from veilwood_service.store import Store, new_id
 
 TABLE_MEDIA_TYPES: Final = {"text/csv": "csv", "application/vnd.apache.parquet": "parquet"}
 _MAX_UNPACK_RATIO: Final = 16  # maximum size of an unpacked Parquet file, as a multiple of the upload limit
-_STALE_SECONDS: Final = 600.0  # an upload that pauses for a tenth of this is ended, so an older file is a left-over
+_STALE_SECONDS: Final = 600.0  # uploads time out after a tenth of this, so an older file is a leftover
 
 
 def resolve_source(settings: Settings, source: str) -> str:
@@ -32,7 +32,7 @@ def resolve_source(settings: Settings, source: str) -> str:
 
 
 async def save_upload(stream: AsyncIterator[bytes], settings: Settings, database: Store, name: str, kind: str) -> Path:
-    """Store an upload as the table of a data set, in place of an earlier one. Counts bytes, not Content-Length.
+    """Store an upload as the table of a data set, in place of an earlier table. Counts the bytes received.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def clean_tables(settings: Settings, database: Store) -> None:
     # Compared by name, because the folder of a service may have been moved.
     used = {Path(row["source"] or "").name for row in database.find_all(store.datasets)}
     for path in settings.tables_folder.iterdir():
-        with suppress(FileNotFoundError):  # another process was faster
+        with suppress(FileNotFoundError):  # another process deleted it first
             if path.name not in used and time.time() - path.stat().st_mtime > _STALE_SECONDS:
                 path.unlink()
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans of training, evaluation and private predictors: proposed by analysts, signed by custodians.
 
-A signature has an amount: a number of runs or, for predictors, a total loss and the accounts that may ask. Signed
+A signature has an amount: a number of runs or, for predictors, a total loss and the accounts that may query. Signed
 plans are executed in ``jobs`` and ``private_queries``.
 """
 
@@ -35,7 +35,7 @@ from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
 
 RunKind = Literal["train", "answer", "evaluate"]
 _MAX_RUNS: Final = 1000
-EVERYBODY: Final = "*"  # in the place of an account that may ask
+EVERYBODY: Final = "*"  # stands for all accounts in a list of askers
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RunRequest:
 
 
 def load_model(database: Store, number: str) -> Any:
-    """Load a trained model from the database; raise NotFoundError if there is none of this id."""
+    """Load a trained model from the database; raise NotFoundError if no model has this id."""
     stored = database.find(store.model_files, model=number)
     if stored is None:
         raise NotFoundError("trained model", number, hint="choose one from the list of models")
@@ -89,7 +89,7 @@ class Plans:
         estimator_class = estimator_by_name(request.estimator, schema.task)
         params = _validate_parameters(estimator_class, request)
         name = estimator_class.__name__
-        if estimator_class is MatrixForestPredictor:  # free: each batch that it answers is charged
+        if estimator_class is MatrixForestPredictor:  # fitting spends nothing: each batch that it answers is charged
             make_predictor(schema, request)
             fingerprint = predictor_fingerprint(dataset, schema, request)
             return self._insert_plan(account, dataset, "answer", name, request, None, fingerprint)
@@ -175,7 +175,7 @@ class Plans:
 
 @dataclass(frozen=True)
 class Grant:
-    """Amount of a signature: a number of runs or, for predictors, a total loss and the accounts that may ask."""
+    """Amount of a signature: a number of runs or, for predictors, a total loss and the accounts that may query."""
 
     runs: int = 1
     total_epsilon: float | str | None = None
@@ -198,7 +198,7 @@ class Grant:
         total = requested_loss(asked["epsilon"] if self.total_epsilon is None else self.total_epsilon, 0).epsilon
         if total is None or batch.epsilon is None or total < batch.epsilon:
             hint = "pass at least the epsilon of one batch"
-            raise ParameterError("total_epsilon", self.total_epsilon, "is less than one batch may cost", hint)
+            raise ParameterError("total_epsilon", self.total_epsilon, "is less than the epsilon of one batch", hint)
         n_batches = max(int(total / batch.epsilon), 1)
         total_delta = min(batch.delta * n_batches, Fraction(1, 100))  # the largest delta that a budget may have
         named = {plan["account"]} if self.askers is None else set(self.askers)
@@ -261,7 +261,9 @@ def describe_estimators() -> list[dict[str, Any]]:
     """Return every estimator with the parameters that an analyst may choose, as the docstrings describe them."""
     kinds: list[type[Any]] = [getattr(estimators, name) for name in estimators.__all__]
     own = {kind: _described_parameters(kind) for kind in kinds}
-    shared = {name: text for kind in kinds for name, text in own[kind].items()}  # one of them says what they share
+    shared = {
+        name: text for kind in kinds for name, text in own[kind].items()
+    }  # one class documents the shared parameters
     return [
         {
             "name": kind.__name__,
@@ -278,7 +280,7 @@ def describe_estimators() -> list[dict[str, Any]]:
 
 
 def _described_parameters(kind: type[Any]) -> dict[str, dict[str, Any]]:
-    """Return the options and the first sentence of each parameter that the docstring of a class describes itself."""
+    """Return the options and the first sentence of each parameter that the docstring of a class itself describes."""
     section = (inspect.getdoc(kind) or "").partition("----------\n")[2].partition("\nAttributes\n")[0]
     described = dict[str, dict[str, Any]]()
     for names, values, text in _PARAMETER_TEXT.findall(f"{section}\n"):

@@ -25,7 +25,7 @@ from safetensors.numpy import save as write_safetensors
 
 from veilwood import estimators
 from veilwood.arrays import Ints
-from veilwood.data.batches import Batch, Count, select_rows
+from veilwood.data.batches import Batch, select_rows
 from veilwood.data.canonical import to_canonical_texts
 from veilwood.data.columns import Column
 from veilwood.data.counts import CellQuery, KeyedRowHash, RunCellQueries, Split, SumKind
@@ -197,9 +197,10 @@ class ReleaseSeries:
 
     Parameters
     ----------
-    estimator : RandomTreesClassifier, RandomTreesRegressor or MatrixForestClassifier
-        Unfitted estimator with its schema and the privacy loss of the whole series. A size of "auto" needs ``n_rows``,
-        the expected number of rows.
+    estimator : RandomTreesClassifier, RandomTreesRegressor, MatrixForestClassifier or PrivateForestClassifier
+        Unfitted estimator with its schema and the privacy loss of the whole series. PrivateForest, and a size of
+        "auto", need ``n_rows``, the expected number of rows. PrivateForest chooses a table of class counts for each
+        column in the first release, with a tenth of the loss, and uses these tables in all releases, without rounds.
     releases : int
         Number of releases, up to 104.
     period : str or Column
@@ -273,8 +274,9 @@ class ReleaseSeries:
         self._schema, reason = estimator._resolve_schema()
         if reason is not None:
             raise UseError(f"a series needs a declared schema: {reason}.")
-        self._method = self._estimator._make_method()
+        self._method: OnePassMethod[Any] = self._estimator._make_method().for_series()  # type: ignore[assignment]
         self._records: dict[int, _Record] = {}
+        self._choice: Ints | None = None
         self._opened: dict[str, Any] | None = None
         self._path: Path | None = None
         if not is_int_in(releases, 1, time_factors.MAX_RELEASES):
@@ -291,9 +293,10 @@ class ReleaseSeries:
                 "make both numbers equal",
             )
         seed = public_seed(estimator.random_state)
-        self._terms, self._design = self._choose_terms(
+        self._terms, self._opening = self._choose_terms(
             seed, described, int(releases), strategy, objective, bands, tree_column
         )
+        self._design = self._opening  # unless a choice follows
         self._check_columns()
 
     # -- the plan --------------------------------------------------------------------------------------------------
@@ -336,11 +339,6 @@ class ReleaseSeries:
                 "n_estimators", "auto", "needs n_rows: the size is chosen once for the whole series",
                 "declare the expected number of rows, such as n_rows=20_000, or choose n_estimators and max_depth",
             )  # fmt: skip
-        if not issubclass(method.kind if isinstance(method, AutoSized) else type(method), OnePassMethod):
-            raise UseError(
-                f"{type(self._estimator).__name__} grows its trees from the rows: its counts do not add up over time. "
-                "Hint: use RandomTreesClassifier, RandomTreesRegressor or MatrixForestClassifier."
-            )
         design: Design = method.make_design(replace(request, loss=terms.design_loss(self._requested)))
         return design
 
@@ -358,9 +356,10 @@ class ReleaseSeries:
         """Return the plan of the whole series, or of one release. Reads no data and spends no budget.
 
         The plan of the series can be saved and signed before the first release. The certificate of every release
-        contains its fingerprint.
+        identifies it.
         """
-        return self._terms_of(number).plan_of_series(self._design.plan, self._requested)
+        designed, opening = (self._design if number else self._opening).plan, self._opening.plan
+        return self._terms_of(number).plan_of_series(designed, self._requested, opening)
 
     def _terms_of(self, number: int) -> time_factors.SeriesTerms:
         lost = tuple(each for each in range(1, number) if each not in self._records)
@@ -408,20 +407,61 @@ class ReleaseSeries:
                 f"release {short_repr(number)} is not the next release of this series. Hint: pass number={following}."
             )
         self._open(ledger, X)
+        if (step := self._choice_step) is not None and self._choice is None:
+            self._choose(ledger, X, y, step)
         plan = self.plan(following)
         with SeriesDoor(plan, ledger, self._key(following), table=handle_of(X)) as door:
-            encoding = self._timed_encoding()
-            source = open_rows(X, y, encoding, unit=plan.neighbours.unit, invalid=self._estimator.invalid)
-            exact = source.aggregate(self._make_count(plan, encoding, following), n_jobs=self._estimator.n_jobs)
+            exact = self._count_rows(X, y, self._make_count(), following)
             released = _SeriesReleases(door)
-            self._one_pass.release_sums(self._design, exact, released)  # type: ignore[arg-type]
-            self._check_reserved(ledger, following)
+            self._method.release_sums(self._design, exact, released)  # type: ignore[arg-type]
+            self._check_reserved(ledger, self._key(following))
             self._records[following] = _Record(released.noisy, plan_lost(plan))
-            if self._path is not None:
-                self._write(self._path)
+            self._keep()
         made = self.model(following)
         warn_of_weak_guarantee(made.privacy_.epsilon)
         return made
+
+    def _choose(self, ledger: Ledger, X: Any, y: Any, step: Step) -> None:
+        """Measure what the trees are chosen by, once, on the rows of the first period, and design them.
+
+        If the process dies in between, and its entry is resolved, the trees are those that follow without rows.
+        """
+        entry = ledger.find(self._choice_key)
+        if entry is not None and entry.state == "resolved":
+            return
+        if entry is not None and entry.state == "committed":
+            raise _older_copy(ledger, "the choice")
+        with SeriesDoor(self.plan(), ledger, self._choice_key, table=handle_of(X)) as door:
+            first = (1, *(0,) * (self.n_releases - 1))
+            exact = self._count_rows(X, y, self._method.make_choice_count(self._design), weights=first)  # type: ignore[attr-defined]
+            noisy = door.release_counts(step, exact)
+            self._check_reserved(ledger, self._choice_key)
+            self._apply_choice(step, noisy)
+            self._keep()
+
+    def _apply_choice(self, step: Step, noisy: Ints) -> None:
+        """Design the trees that follow from a noisy choice."""
+        decisions = self._method.choose(self._opening, noisy, step.variance)  # type: ignore[attr-defined]
+        self._choice = noisy
+        self._design = self._make_design(self._terms, self._opening.plan.public_seed, decisions)
+
+    @property
+    def _choice_step(self) -> Step | None:
+        """Step that the trees are chosen by, if they are not designed without rows."""
+        kind = time_factors.SeriesStep.CHOICE.key
+        return next((step for step in self.plan().steps if step.kind == kind), None)
+
+    def _keep(self) -> None:
+        if self._path is not None:
+            self._write(self._path)
+
+    def _count_rows(self, X: Any, y: Any, count: Any, number: int = 0, weights: tuple[int, ...] | None = None) -> Ints:
+        """Return the sums of a count over all rows, each with the weight of its period in a release."""
+        weights = self._terms_of(number).factor.period_weights(number) if weights is None else weights
+        encoding, unit = self._timed_encoding(), self._opening.plan.neighbours.unit
+        source = open_rows(X, y, encoding, unit=unit, invalid=self._estimator.invalid)
+        weighted = PeriodCount(count, len(self._schema.features), weights)
+        return source.aggregate(weighted, n_jobs=self._estimator.n_jobs)
 
     def model(self, number: int | None = None) -> BaseForest:
         """Return the fitted estimator of a past release, by default the last. Reads no data and spends no budget."""
@@ -437,18 +477,19 @@ class ReleaseSeries:
             )
         records = [self._records[each].values for each in terms.factor.measured(number)]
         estimates = {
-            step.name: time_factors.estimate_counts(terms.factor, number, [values[step.name] for values in records])
-            for step in plan.steps
+            name: time_factors.estimate_counts(terms.factor, number, [values[name] for values in records])
+            for name in self._repeated_steps
         }
-        exact = self._one_pass.make_count(self._design)([])
-        released = self._one_pass.release_sums(self._design, exact, _Replay(estimates))  # type: ignore[arg-type]
+        exact = self._method.make_count(self._design)([])
+        released = self._method.release_sums(self._design, exact, _Replay(estimates))  # type: ignore[arg-type]
         model = _copy_of(self._estimator)
         opened = self._opened
         spend = Spend(
             opened["ledger"], opened["entry"], plan.loss, opened["durability"], opened["not_private"], plan.opened_as
         )
         model.privacy_, model.plan_ = build_certificate(plan, spend), plan
-        model.measurements_ = tuple(Measurement(name, (values,)) for name, values in estimates.items())
+        chosen = {} if self._choice is None else {self._choice_step.name: self._choice}  # type: ignore[union-attr]
+        model.measurements_ = tuple(Measurement(name, (values,)) for name, values in {**chosen, **estimates}.items())
         learned = self._method.build_model(self._design, plan, released, model.n_jobs)
         model._set_model(self._schema, learned)
         warning = self._method.utility_warning(plan, learned)
@@ -457,8 +498,10 @@ class ReleaseSeries:
         return model
 
     @property
-    def _one_pass(self) -> OnePassMethod[Any]:
-        return self._method  # type: ignore[return-value]
+    def _repeated_steps(self) -> list[str]:
+        """Names of the steps of every release."""
+        once = time_factors.SeriesStep.CHOICE.key
+        return [step.name for step in self._design.plan.steps if step.kind != once]
 
     def _timed_encoding(self) -> Encoding:
         """Return the encoding of the rows with their periods and, if trees are disjoint, their trees."""
@@ -469,22 +512,26 @@ class ReleaseSeries:
         schema = replace(self._schema, features=(*self._schema.features, *columns))
         return Encoding(schema, self._design.encoding.numeric, first_by=PERIOD_COLUMN)
 
-    def _make_count(self, plan: Plan, encoding: Encoding, number: int) -> Count:
-        count: Any = self._one_pass.make_count(self._design)
-        place = len(self._schema.features)
+    def _make_count(self) -> Any:
+        """Return the count of the trees, without weights."""
+        count: Any = self._method.make_count(self._design)
         if self._terms.tree_column is not None:
-            trees = ColumnAssignment(place + 1, plan.layout.trees)
+            trees = ColumnAssignment(len(self._schema.features) + 1, self._design.plan.layout.trees)
             leaves = count.inner_count if isinstance(count, WithTotals) else count
             assert isinstance(leaves, LeafCount)
             leaves = replace(leaves, assignment=trees)
             count = replace(count, inner_count=leaves) if isinstance(count, WithTotals) else leaves
-        return PeriodCount(count, place, self._terms_of(number).factor.period_weights(number))
+        return count
 
     # -- the ledger ------------------------------------------------------------------------------------------------
 
     def _key(self, number: int) -> str:
         """Return the key of a release in the ledger; number 0 is the series itself."""
         return f"series {self._terms.id}" + (f": release {number} of {self.n_releases}" if number else "")
+
+    @property
+    def _choice_key(self) -> str:
+        return f"series {self._terms.id}: choice"
 
     def _require_ledger(self) -> Ledger:
         if self._ledger is None or self._ledger.durability == "not":
@@ -514,18 +561,15 @@ class ReleaseSeries:
                     "measured again; the next release counts its rows."
                 )
             if entry.state == "committed":
-                raise ModelFileError(
-                    f"{ledger.name} contains release {number}, but this copy of the series does not. Hint: load the "
-                    "file to which the release was written."
-                )
+                raise _older_copy(ledger, f"release {number}")
         raise UseError("all releases of this series have been made. Hint: plan a new series.")
 
-    def _check_reserved(self, ledger: Ledger, number: int) -> None:
+    def _check_reserved(self, ledger: Ledger, key: str) -> None:
         """Raise LedgerError if the attempt was resolved in the meantime, because a resolved attempt counts as lost."""
-        entry = ledger.find(self._key(number))
+        entry = ledger.find(key)
         if entry is None or entry.state != "reserved":
             raise LedgerError(
-                f"the ledger entry of release {number} was resolved during the release, so the release is lost. "
+                f"the ledger entry of {key} was resolved during the release, so the release is lost. "
                 "Hint: continue with the next release."
             )
 
@@ -555,8 +599,7 @@ class ReleaseSeries:
             "not_private": spend.not_private,
         }  # fmt: skip
         self._check_charge(ledger)  # another process may have charged the series in the meantime
-        if self._path is not None:
-            self._write(self._path)
+        self._keep()
 
     # -- what the guarantee covers ---------------------------------------------------------------------------------
 
@@ -588,13 +631,15 @@ class ReleaseSeries:
             for number, record in self._records.items()
             for place, values in enumerate(record.values.values())
         }
+        if self._choice is not None:
+            arrays["choice"] = np.ascontiguousarray(self._choice)
         state = {
             "estimator": type(self._estimator).__name__,
             "parameters": {name: to_plain_value(name, value) for name, value in given.items() if name in listed},
             "schema": self._schema.to_dict(),
             "plan": self.plan().to_dict(),
             "opened": self._opened,
-            "steps": [step.name for step in self._design.plan.steps],
+            "steps": self._repeated_steps,
             "lost": {str(number): list(record.lost) for number, record in self._records.items()},
         }
         text = json.dumps(state, sort_keys=True)
@@ -622,18 +667,23 @@ class ReleaseSeries:
             series = cls.__new__(cls)
             series._estimator = family(schema=schema, **parameters)
             series._ledger = _given_ledger(ledger)
-            series._schema, series._method = schema, series._estimator._make_method()
-            series._path, series._opened, series._records = Path(path), state["opened"], {}
+            series._schema, series._method = schema, series._estimator._make_method().for_series()  # type: ignore[assignment]
+            series._path, series._opened, series._records, series._choice = Path(path), state["opened"], {}, None
             series._terms = time_factors.SeriesTerms.from_choices(plan.choices["series"])
             decisions = time_factors.own_decisions(plan)
-            series._design = series._make_design(series._terms, plan.public_seed, decisions)
+            series._design = series._opening = series._make_design(series._terms, plan.public_seed, decisions)
             series._check_columns()
             if differs := plan.differences(series.plan()):
                 raise PlanError(
                     f"the plan in the file differs from the plan computed from its parameters: {'; '.join(differs)}. "
                     "Hint: load it with the version that wrote it, or restore a backup."
                 )
-            shapes = {step.name: step.shape for step in plan.steps}
+            step = series._choice_step
+            if step is not None and "choice" in arrays:
+                if not step.may_release([arrays["choice"]]):
+                    raise ModelFileError("the choice does not match the plan. Hint: restore a backup of the file.")
+                series._apply_choice(step, arrays["choice"])
+            shapes = {step.name: step.shape for step in series._design.plan.steps if step.name in state["steps"]}
             for number, lost in state["lost"].items():
                 values = {name: arrays[f"{number} {place}"] for place, name in enumerate(state["steps"])}
                 fits = {name: value.shape for name, value in values.items()} == shapes
@@ -662,11 +712,19 @@ class ReleaseSeries:
                 f"{short_repr(str(self._path))} now contains another series. Hint: save to another file."
             )
         self._records.update(other._records)
+        if other._choice is not None:
+            self._choice, self._design = other._choice, other._design
         self._opened = other._opened or self._opened
 
     def __repr__(self) -> str:
         made = ", ".join(map(str, self.numbers)) or "none"
         return f"ReleaseSeries({self._estimator!r}, releases={self.n_releases}; made: {made})"
+
+
+def _older_copy(ledger: Ledger, what: str) -> ModelFileError:
+    return ModelFileError(
+        f"{ledger.name} holds {what}, and this copy of the series does not. Hint: load the file that it was written to."
+    )
 
 
 def _texts(first: int, last: int) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 
 def text(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert main(list(words)) == 0
-    return capsys.readouterr().out
+    return " ".join(capsys.readouterr().out.split())  # lines wrap at the width of the terminal
 
 
 def write_visits(folder: Path, inferred: bool = False) -> None:

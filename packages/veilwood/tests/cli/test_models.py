@@ -144,7 +144,6 @@ def test_what_cannot_be_explained_or_written_is_refused(
 
 
 def test_a_signed_model_by_the_command_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("cryptography")
     car = vw.datasets.car()
     forest = vw.RandomTreesClassifier(car.schema, epsilon=2.0, random_state=0)
     forest.fit(car.X, car.y, holdout_fraction=0.3)

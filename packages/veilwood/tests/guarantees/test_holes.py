@@ -301,7 +301,6 @@ class TestACertificateSaysWhatItRestsOn:
         assert not any("number of rows" in text for text in forest.privacy_.assumptions)
 
     def test_the_certificate_of_servers_says_what_that_of_an_analyst_says(self, car: vw.datasets.Dataset) -> None:
-        pytest.importorskip("cryptography")
         from veilwood_secure.roles.config import Task
         from veilwood_secure.roles.program import program_for_task
 

@@ -192,12 +192,6 @@ def test_a_damaged_model_is_not_signed(here: Path) -> None:
         signed.sign(here / "model.veilwood", here / "clinic.key")
 
 
-def test_missing_cryptography_is_explained(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cryptography.exceptions", None)
-    with rejects(SignatureError, raised_in="_require_cryptography"):
-        vw.load(here / "model.veilwood", signed_by=here / "clinic.key.pub")
-
-
 # -- plans ------------------------------------------------------------------------------------------------------------
 
 

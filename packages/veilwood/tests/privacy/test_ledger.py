@@ -41,6 +41,7 @@ from veilwood.privacy.ledger import (
     Ledger,
     Purpose,
     Reservation,
+    total_loss,
 )
 from veilwood.privacy.ledger_stores import MemoryLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
@@ -858,3 +859,11 @@ def test_half_of_a_pair_of_code_units_does_not_spoil_the_ledger(name: str, tmp_p
     ledger.verify()
     with rejects(LedgerError, raised_in="Ledger.reserve"):  # nothing is put in its place: two keys could become one
         spend(ledger, pure_loss("0.25"), key="\ud800")
+
+
+def test_a_total_with_an_entry_that_is_not_private_is_unbounded() -> None:
+    book = MemoryLedger()
+    for reason in (None, "no noise was added"):
+        book.reserve(Loss.pure(Fraction(1)), what="w", neighbours="n", plan="p", not_private=reason).commit()
+    assert total_loss(book.entries()[:1]) == Loss.pure(Fraction(1))
+    assert not total_loss(book.entries()).is_bounded

@@ -38,7 +38,6 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("cryptography")
     folder = tmp_path_factory.mktemp("packs")
     ledger = vw.SQLiteLedger(folder / "visits.db", epsilon=3, population="patients of clinic X")
     forest = fit_and_charge(vw.PrivateForestClassifier, ledger, epsilon=1.0)

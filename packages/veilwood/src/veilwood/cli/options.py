@@ -124,7 +124,7 @@ def confirm_spend(cost: object, ledger: Ledger | None, yes: bool) -> None:
     """Prompt for confirmation before a budget is spent, which cannot be undone. Scripts are not prompted."""
     if yes or ledger is None or ledger.budget is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
-    question = f"Spend {cost}? {ledger.name} has {ledger.remaining} left."
+    question = f"Spend {cost} of the {ledger.remaining} left in {ledger.name}?"
     if not typer.confirm(wrap_lines(question, terminal_width() - len(" [y/N]: "))):
         raise UseError(
             "the charge was not confirmed. Nothing was spent. Hint: pass --yes to spend without confirmation."

@@ -30,7 +30,7 @@ def plan_series(
     period: Annotated[str, typer.Option(metavar="COLUMN", help="Column with the period in which a row arrived.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="SERIES", help="Output file of the series.")],
     estimator: Annotated[
-        str, typer.Option("--estimator", metavar="NAME", help="Family: random-trees or matrix-forest.")
+        str, typer.Option("--estimator", metavar="NAME", help="Family: random-trees, matrix-forest or private-forest.")
     ] = "random-trees",
     epsilon: options.Epsilon = 1.0,
     delta: options.Delta = 0.0,

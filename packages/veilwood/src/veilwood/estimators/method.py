@@ -297,6 +297,13 @@ class Method(ABC, Generic[P]):
         """Return a warning about the utility of a new model, from released values alone, or None."""
         return None
 
+    def for_series(self) -> Method[P]:
+        """Return the method that a series of releases runs. Raise UseError if counts do not add up over time."""
+        raise UseError(
+            f"{type(self).__name__} for {self.task} chooses its trees by the rows: its counts do not add up over time. "
+            "Hint: use RandomTreesClassifier, RandomTreesRegressor, MatrixForestClassifier or PrivateForestClassifier."
+        )
+
 
 class OnePassMethod(Method[P]):
     """Base class of methods that learn one array of sums from the rows, in one pass.
@@ -305,6 +312,10 @@ class OnePassMethod(Method[P]):
     """
 
     multi_pass: ClassVar[bool] = False
+
+    def for_series(self) -> Method[P]:
+        """Return this method: the counts of its trees add up over time."""
+        return self
 
     @abstractmethod
     def make_count(self, design: Any) -> Count:

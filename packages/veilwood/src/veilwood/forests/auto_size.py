@@ -72,6 +72,10 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
         """The kind of histograms of the chosen method."""
         return self.with_size(1, 1).histogram_kind
 
+    def for_series(self) -> Method[noisy_leaves.LeafParameters]:
+        """Return this method if the counts of its trees add up over time."""
+        return self if issubclass(self.kind, OnePassMethod) else super().for_series()
+
     def check_parameters(self) -> None:
         """Raise ParameterError if a parameter is invalid."""
         parameters = self.parameters

@@ -177,6 +177,7 @@ def check_plan(model: BaseForest, *, grow: bool = False) -> Iterator[Check]:
             request = replace(request, known_forest=forest)
         method = model._make_method()
         if "series" in plan.choices:
+            method = method.for_series()
             planned = replan_series(
                 plan,
                 request.loss,

@@ -30,7 +30,7 @@ from veilwood.models import file as model_file
 from veilwood.privacy.door import Measurement, UnchargedDoor
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
-from veilwood.privacy.time_factors import SeriesTerms
+from veilwood.privacy.time_factors import SeriesTerms, own_decisions, replan_series
 from veilwood.safe_io import read_json, write_file
 
 _METADATA_KEY: Final = b"veilwood"
@@ -244,7 +244,9 @@ def rebuild(source: BaseForest | str | PathLike[str]) -> BaseForest:
     # A plan that was refined from released values is derived again; any other has its decisions made. A release of a
     # series has the design of a single fit.
     terms = SeriesTerms.from_choices(plan.choices["series"]) if "series" in plan.choices else None
-    decisions = {name: value for name, value in plan.choices.items() if name != "series"}
+    if terms is not None:
+        method = method.for_series()
+    decisions = own_decisions(plan)
     asked = estimator._fit_request(schema, plan.public_seed, {} if plan.opened_as and terms is None else decisions)
     loss = asked.loss if terms is None else terms.design_loss(asked.loss)
     design: Design = method.make_design(replace(asked, loss=loss))
@@ -253,8 +255,17 @@ def rebuild(source: BaseForest | str | PathLike[str]) -> BaseForest:
             released = method.measure_rows(design, _zero_rows(plan, design.encoding), door, estimator.n_jobs)
     except (ValueError, IndexError, ArithmeticError) as error:  # values of other shapes than those asked for
         raise ModelFileError(f"the measurements cannot be those of the plan: {shorten_text(str(error))}") from None
-    planned = door.plan if terms is None else terms.plan_of_series(door.plan, asked.loss)
+    planned = door.plan
+    if terms is not None:
+        planned = replan_series(
+            plan, asked.loss, lambda loss, own: method.make_design(replace(asked, loss=loss, decisions=own)).plan
+        )
     differs = [name for name in plan.differences(planned) if not name.startswith(("opened_as:", "version:"))]
+    if "chosen" in plan.choices:  # what was released in the first release decides the trees of a series
+        noisy, before = door.measurements[0].values[0], own_decisions(plan, opening=True)
+        opening = method.make_design(replace(asked, loss=loss, decisions=before))
+        if method.choose(opening, noisy, plan.steps[0].variance) != own_decisions(plan):  # type: ignore[attr-defined]
+            differs.append("choice of tables")
     if differs or door.unused_steps:
         raise ModelFileError(
             "the plan that follows from the measurements differs from that of the model: "

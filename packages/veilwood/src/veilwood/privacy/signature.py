@@ -77,7 +77,6 @@ def generate_key_pair(path: str | PathLike[str]) -> Path:
     Path
         Path of the public key, which ends in ``.pub``. Pass it to verifiers through a channel that they trust.
     """
-    _require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -98,7 +97,6 @@ def generate_key_pair(path: str | PathLike[str]) -> Path:
 
 
 def _private_key(path: str | PathLike[str]) -> Ed25519PrivateKey:
-    _require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -121,7 +119,6 @@ def _private_key(path: str | PathLike[str]) -> Ed25519PrivateKey:
 
 
 def _public_key(key: PublicKey) -> Ed25519PublicKey:
-    _require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
@@ -189,7 +186,8 @@ def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str)
     No part of the payload is used before the signature is verified. Whether the payload is true of the file is checked
     by ``require_same_payload``.
     """
-    from_cryptography = _require_cryptography()
+    from cryptography.exceptions import InvalidSignature
+
     key = _public_key(signed_by)
     place = signature_path(path)
     name = short_repr(str(place))
@@ -208,7 +206,7 @@ def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str)
         raise SignatureError(f"{name} is damaged: it cannot be read as a signature.") from None
     try:
         key.verify(given, message)
-    except from_cryptography:
+    except InvalidSignature:
         if who != _key_id(key):
             keys = f"{short_repr(who)}, not {_key_id(key)}"
             raise SignatureError(
@@ -242,12 +240,3 @@ def _read_limited(path: Path, kind: str) -> bytes:
     if len(content) > max_bytes:
         raise SignatureError(f"{short_repr(str(path))} is too long for a {kind}.")
     return content
-
-
-def _require_cryptography() -> type[Exception]:
-    """Return the exception class of an invalid signature. Raise SignatureError if cryptography is not installed."""
-    try:
-        from cryptography.exceptions import InvalidSignature
-    except ImportError:
-        raise SignatureError("signatures need cryptography. Hint: run pip install veilwood[sign].") from None
-    return InvalidSignature

@@ -10,7 +10,7 @@ in C are rounded to integers that are not negative, so that norms of columns, an
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -26,7 +26,7 @@ from veilwood.errors import MechanismError, ParameterError, PlanError
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Mechanism
 from veilwood.privacy.plan import Plan
-from veilwood.privacy.steps import Step
+from veilwood.privacy.steps import Step, StepKind
 from veilwood.safe_io import all_ints_in, is_int_in
 
 MAX_RELEASES: Final = 104  # two years of weeks
@@ -40,6 +40,7 @@ BANDED_EXCESS: Final = (
 
 FactorName: TypeAlias = Literal["toeplitz", "banded", "optimized", "splitting"]
 Objective: TypeAlias = Literal["largest", "mean"]
+MakePlan: TypeAlias = Callable[[Loss, dict[str, Any]], Plan]
 STRATEGIES: Final[tuple[FactorName, ...]] = ("optimized", "banded", "toeplitz", "splitting")  # ties go to the first
 OBJECTIVES: Final[tuple[Objective, ...]] = ("largest", "mean")
 
@@ -397,6 +398,12 @@ class SeriesNoise(Mechanism, kind="SeriesNoise"):
         return cls(base, factor, release)  # type: ignore[arg-type]
 
 
+class SeriesStep(StepKind):
+    """Kinds of steps that are released once in a series, before its first release, with noise of their own."""
+
+    CHOICE = "choice of tables"
+
+
 # -- plans of a series -------------------------------------------------------------------------------------------------
 
 
@@ -468,11 +475,11 @@ class SeriesTerms:
         assert promised.epsilon is not None
         return Loss.pure(promised.epsilon * 1000 / Fraction(isqrt(ceil(error * 10**6) - 1) + 1))
 
-    def plan_of_series(self, designed: Plan, requested: Loss) -> Plan:
+    def plan_of_series(self, designed: Plan, requested: Loss, opening: Plan | None = None) -> Plan:
         """Return the plan of a release of the series, or of all of it, from the design of a single release.
 
         Each step keeps its fraction of the loss. Its noise is calibrated to the sensitivity of the designed step times
-        the norm of the factor.
+        the norm of the factor. ``opening`` is the design before the choice, if there is one.
         """
         promised, base = self.promised(requested), self.design_loss(requested)
         steps = tuple(self._step_of_series(step, promised, base) for step in designed.steps)
@@ -490,14 +497,16 @@ class SeriesTerms:
         )
         if not self.release:
             return plan
-        return replace(plan, opened_as=self.of_all().plan_of_series(designed, requested).fingerprint())
+        opened = self.of_all().plan_of_series(opening or designed, requested)
+        return replace(plan, opened_as=opened.fingerprint())
 
     def of_all(self) -> SeriesTerms:
         """Return the terms of the whole series, under which the release door was opened."""
         return replace(self, release=0, factor=TimeFactor(self.factor.weights))
 
     def _step_of_series(self, step: Step, promised: Loss, base: Loss) -> Step:
-        norm = self.factor.norm(squared=self.squared) * step.sensitivity
+        once = step.kind == SeriesStep.CHOICE.key
+        norm = step.sensitivity * (1 if once else self.factor.norm(squared=self.squared))
         noise: DiscreteGaussian | DiscreteLaplace
         match step.mechanism:
             case DiscreteGaussian() if step.loss.rho and base.rho and promised.rho:
@@ -512,7 +521,7 @@ class SeriesTerms:
                 raise PlanError(
                     f"step {step.name!r} is not a count with noise, so that it cannot be released in a series."
                 )
-        return replace(step, loss=loss, mechanism=SeriesNoise(noise, self.factor, self.release))
+        return replace(step, loss=loss, mechanism=noise if once else SeriesNoise(noise, self.factor, self.release))
 
     def _notes(self) -> dict[str, str]:
         """Return the errors of all strategies, for readers of a plan."""
@@ -528,19 +537,24 @@ class SeriesTerms:
         }
 
 
-def own_decisions(plan: Plan) -> dict[str, Any]:
-    """Return the decisions of the method in a plan of a series."""
-    return {name: value for name, value in plan.choices.items() if name != "series"}
+def own_decisions(plan: Plan, *, opening: bool = False) -> dict[str, Any]:
+    """Return the decisions of the method in a plan of a series; with ``opening``, those before the choice."""
+    left_out = ("series", "chosen") if opening else ("series",)
+    return {name: value for name, value in plan.choices.items() if name not in left_out}
 
 
-def replan_series(plan: Plan, requested: Loss, make_plan: Any, of_all: bool = False) -> Plan:
+def replan_series(plan: Plan, requested: Loss, make_plan: MakePlan, of_all: bool = False) -> Plan:
     """Recompute the plan of a release of a series, or of all of it.
 
     ``make_plan`` designs a single release at a loss and decisions.
     """
     terms = SeriesTerms.from_choices(plan.choices["series"])
-    terms = terms.of_all() if of_all else terms
-    return terms.plan_of_series(make_plan(terms.design_loss(requested), own_decisions(plan)), requested)
+    opening = make_plan(terms.design_loss(requested), own_decisions(plan, opening=True))
+    if of_all:
+        return terms.of_all().plan_of_series(opening, requested)
+    chosen = "chosen" in plan.choices
+    designed = make_plan(terms.design_loss(requested), own_decisions(plan)) if chosen else opening
+    return terms.plan_of_series(designed, requested, opening)
 
 
 def estimate_counts(factor: TimeFactor, release: int, measurements: Sequence[Ints]) -> Ints:

@@ -260,6 +260,7 @@ def _opening_plan(model: BaseForest) -> Plan:
     asked = model._fit_request(model.schema_, executed.public_seed, executed.choices if series else {})
     plan: Plan
     if series:
+        method = method.for_series()
         plan = replan_series(
             executed, asked.loss,
             lambda loss, own: method.make_design(replace(asked, loss=loss, decisions=own)).plan, of_all=True,

@@ -4,7 +4,7 @@
 The record is filled as far as facts carry: all of tier 2, and of tier 3 what certificate, plan, schema, ledger and the
 custodian's card say. ``FIELDS`` lists the registry's fields by hand, after the schema that it publishes (repository
 opendp/deployments-registry-data, ``schemas/deployments-schema.yaml``, commit 3e9c812 of July 2026). No file of the
-registry is part of this library.
+registry is part of this library; tests compare ``FIELDS`` and records with a copy of that schema.
 """
 
 from __future__ import annotations

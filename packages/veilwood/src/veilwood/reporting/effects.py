@@ -45,7 +45,11 @@ def effects_section(model: Any) -> str:
     text += f'<div class="grid">{"".join(figures)}</div>'
     weaker = [main.column for main in clear[MAX_EFFECTS:]]
     text += html.paragraphs([f"Weaker, not drawn: {', '.join(weaker)}."] * bool(weaker), "soft small")
-    text += html.paragraphs([f"Within the noise: {', '.join(within)}."] * bool(within and within != drawn), "small")
+    names = ", ".join(within)
+    line = (
+        f"Within the noise: {names}." if len(within) < len(effects.main) else f"All columns are within noise: {names}."
+    )
+    text += html.paragraphs([line] * bool(within), "small")
     return text + _pairs(effects) + _worked_prediction(model, effects)
 
 

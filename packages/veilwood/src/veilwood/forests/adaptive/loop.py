@@ -254,10 +254,8 @@ class State:
     @property
     def even_rows(self) -> float:
         """Rows that would tell as much with even classes: 784 for 10,000 rows with two percent of positives."""
-        if not self.class_counts.size:
-            return self.n_rows
-        impurity = float((self.frequencies * (1 - self.frequencies)).sum())
-        return self.n_rows * impurity / (1 - 1 / self.class_counts.size)
+        impurity, n_classes = float((self.frequencies * (1 - self.frequencies)).sum()), self.class_counts.size
+        return self.n_rows * impurity / (1 - 1 / n_classes) if n_classes else self.n_rows
 
     def with_decision(self, text: str) -> State:
         """Add a decision."""
@@ -303,12 +301,10 @@ def _with_start(fit: Fit, state: State, start: Int32s) -> State:
 def _with_totals(fit: Fit, state: State, totals: Floats) -> State:
     """Set the initial score from class totals, and the limit of gradients from the largest."""
     frequencies, limit = totals / totals.sum(), state.residual_limit
-    logs = np.log(frequencies)
-    scores = logs[1:] - logs[:1] if fit.n_classes == 2 else logs
     if fit.n_classes == 2:
         limit = min(GRADIENT_UNITS, int(GRADIENT_UNITS * (float(frequencies.max()) + GRADIENT_MARGIN)))
     state = replace(state, frequencies=frequencies, residual_limit=limit)
-    return _with_start(fit, state, np.rint(scores * SCORE_UNITS).astype(np.int32))
+    return _with_start(fit, state, shrinkage.initial_scores(totals))
 
 
 def _with_step(

@@ -16,17 +16,17 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood.arrays import AnyArray, Codes, Floats
+from veilwood.arrays import AnyArray, Codes, Floats, Int32s, Ints
 from veilwood.data.batches import Source
 from veilwood.data.counts import ALL_ROWS, ContingencyTable, RowBackend, RowsByCell
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.errors import ModelFileError, PlanError
+from veilwood.errors import ModelFileError, ParameterError, PlanError
 from veilwood.estimators import method
 from veilwood.estimators.base import BaseForest, Classifier, Regressor
 from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests.adaptive import effects as effects_module
-from veilwood.forests.adaptive import loop, plan_checks, row_backend, steps
+from veilwood.forests.adaptive import fixed_tables, loop, plan_checks, row_backend, steps
 from veilwood.forests.adaptive.contingency import BinnedColumn, bin_columns, tables_to_forest
 from veilwood.forests.adaptive.effects import EffectForest, Effects, TableScores
 from veilwood.forests.adaptive.plan_checks import AdaptiveDecisions
@@ -40,8 +40,10 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf
 from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.steps import counting_step
+from veilwood.privacy.time_factors import SeriesStep, own_decisions
 from veilwood.safe_io import is_int_in
-from veilwood.trees.counting import ACCELERATOR
+from veilwood.trees.counting import ACCELERATOR, LeafCount
 from veilwood.trees.forest import Forest
 from veilwood.trees.lookup_forest import LookupForest
 from veilwood.trees.random import public_generators
@@ -232,8 +234,9 @@ class PrivateForest(method.Method[PrivateForestParameters]):
         return state
 
     def build_model(
-        self, design: PrivateForestDesign, plan: Plan, released: loop.State, n_jobs: int | None = None
-    ) -> PrivateForestModel:
+        self, design: method.Design, plan: Plan, released: loop.State | fixed_tables.FixedScores,
+        n_jobs: int | None = None,
+    ) -> PrivateForestModel:  # fmt: skip
         """Build the model: one tree per step, and the forest of the sparse histogram."""
         schema, width = design.encoding.schema, len(released.start)
         units = row_backend.SCORE_UNITS if schema.classes else TARGET_LEVELS * row_backend.LEVEL_UNITS
@@ -246,6 +249,10 @@ class PrivateForest(method.Method[PrivateForestParameters]):
             design.encoding, forest, values, start, tuple(scores), released.cell_forest, released.cell_weight
         )
 
+    def for_series(self) -> FixedTables | method.Method[PrivateForestParameters]:
+        """Return the method whose counts add up over time: for classes, by tables that are chosen once."""
+        return FixedTables(self.parameters, self.task) if self.task == "classification" else super().for_series()
+
     def restore_model(self, schema: Schema, plan: Plan, arrays: method.Arrays) -> PrivateForestModel:
         """Rebuild a model from the arrays of a file; raise ModelFileError if they do not fit the plan."""
         encoding = Encoding(schema, "grid")
@@ -256,7 +263,10 @@ class PrivateForest(method.Method[PrivateForestParameters]):
                 f"the plan has {plan.layout.trees} trees with {plan.layout.leaves} leaves, but the file has "
                 f"{forest.n_trees} with {forest.n_leaves}."
             )
-        plan_checks.check_tables(forest, plan)
+        if "series" in plan.choices:
+            FixedTables.require_forest(forest, encoding, plan)
+        else:
+            plan_checks.check_tables(forest, plan)
         values = _read_numbers(arrays, "leaf_values", (forest.n_leaves, width))
         start, effects = _read_numbers(arrays, "start", (width,)), _read_effects(arrays, encoding, width)
         effects_module.check_effects(effects.forest, forest, encoding)
@@ -304,6 +314,116 @@ class PrivateForest(method.Method[PrivateForestParameters]):
             "the budget is too small for this table: the model predicts class frequencies (or the target mean) only. "
             "Hint: increase epsilon or use more rows."
         )
+
+
+@dataclass(frozen=True)
+class FixedTablesDesign(method.Design):
+    """Design of a series: binned columns, sizes of the tables, the tables so far, and the trees that count them."""
+
+    columns: tuple[BinnedColumn, ...]
+    sizes: fixed_tables.TableSizes
+    decisions: fixed_tables.TableDecisions
+    tables: tuple[ContingencyTable, ...]
+    forest: Forest
+    cells: Int32s
+    """Cell of each leaf in its table."""
+
+
+class FixedTables(method.OnePassMethod[PrivateForestParameters]):
+    """Method of PrivateForest in a series of releases, for classification: tables that are chosen once."""
+
+    def make_design(self, request: method.FitRequest) -> FixedTablesDesign:
+        """Plan the choice of tables and their counts. Before the choice, the tables are those that priors lead to."""
+        if self.parameters.n_rows is None:
+            raise ParameterError(
+                "n_rows", None, "is needed: the size of the tables is chosen once for the whole series",
+                "declare the expected number of rows, such as n_rows=20_000",
+            )  # fmt: skip
+        encoding, n_classes = Encoding(request.schema, "grid"), len(request.schema.classes)
+        columns, neighbours = bin_columns(encoding), request.neighbours
+        decisions = fixed_tables.TableDecisions.from_choices(request.decisions)
+        loss = request.loss.scaled(1 - fixed_tables.CHOICE_FRACTION)
+        sizes = fixed_tables.TableSizes.from_facts(columns, n_classes, int(self.parameters.n_rows), loss, neighbours)
+        n_bins = sum(column.n_bins for column in columns)
+        if decisions.chosen is None:
+            tables = fixed_tables.choose_tables(columns, sizes, np.zeros((n_bins, n_classes)), 1.0)
+        else:
+            tables = _read_tables(columns, decisions)
+            if len(tables) > sizes.n_columns:
+                raise PlanError("the plan has more tables than its noise is for.")
+        forest, cells = tables_to_forest(tables)
+        choice = counting_step(
+            SeriesStep.CHOICE.at(), (n_bins, n_classes), request.loss.scaled(fixed_tables.CHOICE_FRACTION), neighbours,
+            l1=len(columns), squared_l2=len(columns),
+        )  # fmt: skip
+        counts = counting_step(
+            AdaptiveStep.SERIES_TABLES.at(), (forest.n_leaves, n_classes), loss, neighbours,
+            l1=sizes.n_columns, squared_l2=sizes.n_columns,
+        )  # fmt: skip
+        plan = request.make_plan(
+            (choice, counts),
+            f"noisy class counts of {sizes.n_columns} of {len(columns)} columns in groups, which a noisy first look at "
+            "every column has chosen",
+            Layout(len(tables), forest.n_leaves, rows_planned=int(self.parameters.n_rows), rows_known="declared"),
+            counts.variance,
+            choices=decisions.to_choices(),
+        )
+        return FixedTablesDesign(encoding, plan, columns, sizes, decisions, tuple(tables), forest, cells)
+
+    def make_choice_count(self, design: FixedTablesDesign) -> LeafCount:
+        """Return the count of classes by bin of every column."""
+        axes = [ContingencyTable((column.ungrouped_axis(),)) for column in design.columns]
+        return LeafCount(tables_to_forest(axes)[0], len(design.encoding.schema.classes))
+
+    def choose(self, design: FixedTablesDesign, noisy: Ints, variance: float) -> dict[str, Any]:
+        """Return the decisions of the series once tables are chosen by the noisy counts of a choice."""
+        tables = fixed_tables.choose_tables(design.columns, design.sizes, noisy.astype(np.float64), variance)
+        return replace(design.decisions, chosen=fixed_tables.to_plain(tables)).to_choices()
+
+    def make_count(self, design: FixedTablesDesign) -> LeafCount:
+        """Return the count of classes by cell of every table."""
+        return LeafCount(design.forest, len(design.encoding.schema.classes))
+
+    def release_sums(self, design: FixedTablesDesign, exact: Ints, door: Door) -> Ints:
+        """Release the counts."""
+        released: Ints = door.release_counts(design.plan.steps[-1], exact)
+        return released
+
+    def measure_rows(self, design: FixedTablesDesign, source: Source, door: Door, n_jobs: int | None = None) -> Ints:
+        """Release the choice, if it was made, and the counts."""
+        if design.decisions.chosen is not None:
+            exact = source.aggregate(self.make_choice_count(design), n_jobs=n_jobs)
+            door.release_counts(design.plan.steps[0], exact)
+        counts: Ints = super().measure_rows(design, source, door, n_jobs)
+        return counts
+
+    def build_model(
+        self, design: FixedTablesDesign, plan: Plan, released: Ints, n_jobs: int | None = None
+    ) -> PrivateForestModel:
+        """Build the model from estimated counts: one tree per table."""
+        variance = plan.steps[-1].variance
+        scores = fixed_tables.score_tables(design.tables, design.cells, design.forest, released, variance)
+        return PrivateForest(self.parameters, self.task).build_model(design, plan, scores, n_jobs)
+
+    def restore_model(self, schema: Schema, plan: Plan, arrays: method.Arrays) -> PrivateForestModel:
+        """Rebuild a model from the arrays of a file."""
+        return PrivateForest(self.parameters, self.task).restore_model(schema, plan, arrays)
+
+    @staticmethod
+    def require_forest(forest: Forest, encoding: Encoding, plan: Plan) -> None:
+        """Raise ModelFileError unless a forest has the tables that a plan chose, if it chose any."""
+        decisions = fixed_tables.TableDecisions.from_choices(own_decisions(plan))
+        if decisions.chosen is not None:
+            tables = _read_tables(bin_columns(encoding), decisions)
+            if forest.fingerprint() != tables_to_forest(tables)[0].fingerprint():
+                raise ModelFileError("the trees of the model are not the tables of its plan.")
+
+
+def _read_tables(columns: Sequence[BinnedColumn], decisions: fixed_tables.TableDecisions) -> list[ContingencyTable]:
+    try:
+        return fixed_tables.from_plain(columns, decisions.chosen or [])
+    except ValueError as error:
+        raise PlanError(f"the tables of the plan cannot be read: {error}.") from None
 
 
 def _open_backend(columns: Sequence[BinnedColumn], source: Source, n_classes: int, n_jobs: int | None) -> RowBackend:

@@ -11,9 +11,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from veilwood.arrays import Floats, Ints
+from veilwood.arrays import Floats, Int32s, Ints
 from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.forests.adaptive.contingency import TINY, posterior_counts
+from veilwood.forests.adaptive.row_backend import SCORE_UNITS
 
 MIN_CLASS_FRACTION: Final = 0.02  # smallest frequency of a class, as a fraction of 1 / n_classes
 MIN_CELL_FRACTION: Final = 0.1  # smallest count of a cell, as a fraction of the mean over cells
@@ -39,6 +40,17 @@ def pool_class_counts(counts: Sequence[Floats], variances: Sequence[float], n_ro
     )
     larger = rows + CLASS_NOISE_MARGIN * variance**0.5
     return np.asarray(larger * (rows.sum() / larger.sum()))
+
+
+def initial_scores(totals: Floats) -> Int32s:
+    """Return the score of every row before tables and rounds: logarithms of class frequencies, of two their difference.
+
+    >>> (initial_scores(np.array([1.0, 1.0])), initial_scores(np.array([1.0, 1.0, 1.0])).shape)
+    (array([0], dtype=int32), (3,))
+    """
+    logs = np.log(totals / totals.sum())
+    scores = logs[1:] - logs[:1] if len(logs) == 2 else logs
+    return np.asarray(np.rint(scores * SCORE_UNITS), np.int32)
 
 
 def shrunken_counts(counts: Floats, totals: Floats, variance: float) -> Floats:

@@ -44,6 +44,7 @@ class AdaptiveStep(steps.StepKind):
     COLUMN_CLASSES = "classes by column"
     SPARSE_CELLS = "fine cells"
     CELL_WEIGHT = "weight of fine cells"
+    SERIES_TABLES = "classes by cell of all tables"
 
     @classmethod
     def kind_of(cls, step: steps.Step) -> AdaptiveStep:
