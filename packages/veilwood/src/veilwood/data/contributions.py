@@ -69,9 +69,9 @@ def bound_contributions(
 ) -> list[Ints]:
     """Return how often each row counts (``copies_per_row``, at random), given the id columns of all partitions.
 
-    ``id_filter`` selects the ids that take part, if a fraction is held out. ``times`` has the time of every row, and may
-    be filled while the partitions are read. With it, the earliest rows count once each (at random among rows of the same
-    time), because later rows must not change how often earlier rows count.
+    ``id_filter`` selects the ids that take part, if a fraction is held out. ``times`` has the time of every row, and
+    may be filled while the partitions are read. With it, the earliest rows count once each (at random among rows of
+    the same time), because later rows must not change how often earlier rows count.
     """
     numbering: dict[str, int] = {}  # exact, because ids with the same number would share one bound
     columns: list[Ints] = []
