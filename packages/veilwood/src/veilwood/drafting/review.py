@@ -76,7 +76,7 @@ class Review:
     >>> table = pd.DataFrame({"age": [31, 58] * 50, "ward": ["A", "B"] * 50, "ill": ["no", "yes"] * 50})
     >>> review = Review(draft_from_table(table))
     >>> review.next_question().proposal
-    'age in years: 0 to 120'
+    'age in years: 0 to 120, whole numbers'
     >>> review.accept_known()
     >>> review.declare(source="the list of wards on our web site", values=["A", "B", "C"])
     >>> review.accept_known()
