@@ -63,7 +63,7 @@ MENU: Final[dict[str, dict[str, tuple[str, int]]]] = {
     "Look up": {
         "command-line": ("Command line", 300),
         "api": ("Python names", 300),
-        "files": ("Files and words", 2100),
+        "files": ("Files and terms", 2100),
     },
 }
 

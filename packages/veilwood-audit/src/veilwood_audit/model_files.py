@@ -193,7 +193,7 @@ def peer_report(attack: PeerAttack) -> str:
         f"# Audit of {attack.peer} {attack.version}, {attack.estimator}",
         f"Claimed epsilon {attack.epsilon:g}; lower bound: **{attack.epsilon_lower_bound:.2f}** "
         f"(with probability {100 * attack.confidence:.7f} %). Verdict: {verdict}.",
-        f"One row appended to eighteen moves every boundary between the parts of the trees. The event that reveals "
+        f"One row appended to eighteen moves every boundary between the rows of two trees. The event that reveals "
         f"this happened in {attack.hits_likely} of {attack.runs} fits with the row and in {attack.hits_unlikely} of "
         f"{attack.runs} without it.",
         seed,

@@ -179,7 +179,7 @@ class EncodedRows:
 
 
 def _numbers_query(n: int) -> str:
-    """Return a query of at least the numbers from 0 to n - 1, as sums of powers of two."""
+    """Return a query whose result contains the numbers from 0 to n - 1, as sums of powers of two."""
     powers = [1 << place for place in range((n - 1).bit_length())]
     digits = ", ".join(f"(SELECT 0 AS d{power} UNION ALL SELECT {power}) AS veilwood_{power}" for power in powers)
     return f"SELECT {' + '.join(f'd{power}' for power in powers)} AS veilwood_copy FROM {digits}"

@@ -128,8 +128,8 @@ def reconstruct(pairs: Sequence[SharePair]) -> Ints:
     for i in range(N_SERVERS):
         if not np.array_equal(pairs[i][1], pairs[(i + 1) % N_SERVERS][0]):
             raise UnreadableError(
-                f"servers {i} and {(i + 1) % N_SERVERS} hold different values of the same part. "
-                "Hint: discard the result; one of them did not send what it computed."
+                f"servers {i} and {(i + 1) % N_SERVERS} hold different values of the same share. "
+                "Hint: discard the result; one of them did not follow the protocol."
             )
     return to_signed(pairs[0][0] + pairs[1][0] + pairs[2][0])
 
@@ -145,7 +145,7 @@ def find_majority(messages: Sequence[bytes]) -> bytes:
     for message in messages:
         if messages.count(message) > 1:
             return message
-    raise PartyError("the three servers sent different results, of which none is accepted. Hint: see their logs.")
+    raise PartyError("the three servers sent three different results, so none is accepted. Hint: read their logs.")
 
 
 def pair_to_bytes(pair: SharePair) -> bytes:
