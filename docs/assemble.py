@@ -48,7 +48,7 @@ MENU: Final[dict[str, dict[str, tuple[str, int]]]] = {
         "service": ("Run the service", 2400),
         "operators": ("Operate and back up", 500),
         "owners": ("Train with other owners", 1500),
-        "coming-from": ("Come from other libraries", 900),
+        "coming-from": ("Switch from other libraries", 900),
     },
     "Understand": {
         "guarantee": ("What the guarantee means", 900),
@@ -63,7 +63,7 @@ MENU: Final[dict[str, dict[str, tuple[str, int]]]] = {
     "Look up": {
         "command-line": ("Command line", 300),
         "api": ("Python names", 300),
-        "files": ("Files and words", 2100),
+        "files": ("Files and terms", 2100),
     },
 }
 

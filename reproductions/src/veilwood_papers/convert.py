@@ -25,7 +25,7 @@ Facts = dict[str, Any]
 
 
 def cell_text(raw: bytes) -> str:
-    """Decode a file as UTF-8, replacing invalid bytes: some origins predate UTF-8."""
+    """Decode a file as UTF-8, replacing invalid bytes: some files predate UTF-8."""
     return raw.decode("utf-8-sig", errors="replace")
 
 
@@ -66,7 +66,7 @@ def packed(raw: bytes, facts: Facts) -> TextRows:
 
 
 def columns_of_parquet(raw: bytes, facts: Facts) -> TextRows:
-    """Read a Parquet file whose columns are in the schema's order, whatever their names."""
+    """Read a Parquet file whose columns are in the schema's order. Their names are ignored."""
     table = parquet.read_table(io.BytesIO(raw))
     return [[str(cell) for cell in row] for row in zip(*table.to_pydict().values(), strict=True)]
 
@@ -78,12 +78,12 @@ def heart(raw: bytes, facts: Facts) -> TextRows:
 
 
 def mammographic(raw: bytes, facts: Facts) -> TextRows:
-    """Parse UCI's file: a missing age becomes an empty value; the single BI-RADS value 55 is a typo for 5."""
+    """Parse UCI's file: a missing age becomes an empty value, and the single BI-RADS value 55, a typo, becomes 5."""
     return [["5" if row[0] == "55" else row[0], "" if row[1] == "?" else row[1], *row[2:]] for row in _parse_lines(raw)]
 
 
 def titanic(raw: bytes, facts: Facts) -> TextRows:
-    """Parse the file of a course: drop names, and move the target to the end."""
+    """Parse the file of a university course: drop names, and move the target to the end."""
     columns = ("Pclass", "Sex", "Age", "Siblings/Spouses Aboard", "Parents/Children Aboard", "Fare", "Survived")
     return [[record[column] for column in columns] for record in _parse_records(raw)]
 
@@ -95,7 +95,7 @@ def parkinsons(raw: bytes, facts: Facts) -> TextRows:
 
 
 def appliances(raw: bytes, facts: Facts) -> TextRows:
-    """Parse UCI's file without its two random columns: month and day from the date, four decimals."""
+    """Parse UCI's file without its two random columns; derive month and day from the date, and keep four decimals."""
     rows = []
     for date, used, *row in _parse_lines(raw)[1:]:
         numbers = [repr(round(float(cell), 4)) for cell in row[:-2]]
@@ -104,7 +104,7 @@ def appliances(raw: bytes, facts: Facts) -> TextRows:
 
 
 def traffic(raw: bytes, facts: Facts) -> TextRows:
-    """Parse UCI's file: weekday and hour from the time, no weather description."""
+    """Parse UCI's file: derive weekday and hour from the time, and drop the weather description."""
     rows = []
     for record in _parse_records(gzip.decompress(raw)):
         when = datetime.datetime.fromisoformat(record["date_time"])
@@ -131,7 +131,7 @@ def credit(raw: bytes, facts: Facts) -> TextRows:
     rows = []
     for record in _parse_records(raw):
         marks = {key: next(k for k in range(9) if record.get(f"{key}_{k}") == "1") for key in ("EDUCATION", "MARRIAGE")}
-        # The columns that are not one-hot encoded keep the order of the file.
+        # The columns that are not one-hot encoded stay in the order of the file.
         rest = [v for k, v in record.items() if k not in ("ID", "LIMIT_BAL", "SEX") and not k.startswith(tuple(marks))]
         rows.append([
             record["LIMIT_BAL"], str(int(record["SEX"]) + 1), str(marks["EDUCATION"]), str(marks["MARRIAGE"]), *rest,
@@ -165,20 +165,20 @@ def sparse(raw: bytes, facts: Facts) -> TextRows:
 
 
 def posture(raw: bytes, facts: Facts) -> TextRows:
-    """Return the accelerometer rows without walking; sitting down becomes sitting, standing up becomes standing."""
+    """Return the accelerometer rows except walking, with "sitting down" as sitting and "standing up" as standing."""
     merged = {"sittingdown": "sitting", "standingup": "standing"}
     return [[*row[:-1], merged.get(row[-1], row[-1])] for row in movements(raw, facts) if row[-1] != "walking"]
 
 
 def movements(raw: bytes, facts: Facts) -> TextRows:
-    """Parse the accelerometer archive with its decimal commas; drop person and body mass index."""
+    """Parse the accelerometer archive, which has decimal commas; drop the person and the body mass index."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".csv"))
         rows = _parse_lines(archive.read(name), ";")[1:]
     converted = []
     for _, gender, age, height, weight, _, *rest in rows:
         *accelerations, label = rest
-        # In one row a time stamp is appended to a value; the number comes first.
+        # In one row, a timestamp is appended to a value; the number comes first.
         cells = [cell.split(" ")[0][:4] if len(cell) > 6 else cell for cell in accelerations]
         converted.append([gender.lower(), age, height.replace(",", "."), weight, *cells, label])
     return converted
@@ -212,7 +212,7 @@ def adult_to_a9a(adult: Iterable[list[str]], adult_facts: Facts) -> TextRows:
 class Origin:
     """Origin of a data set: a file inside a package, a URL, or another data set to derive it from.
 
-    ``tried`` is True if a download from this origin has had the right hash before.
+    ``tried`` is True if an earlier download from this origin had the right hash.
     """
 
     convert: Callable[[bytes, Facts], TextRows]

@@ -23,11 +23,11 @@ from veilwood_papers.exhibit import NOT_COMPARED, NOT_PRIVATE, Value, Values
 # Palette of Okabe and Ito, distinguishable with all common kinds of colour blindness; markers work without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h", "d", "H", "8")
-WIDTH, HEIGHT = 3.7, 3.0  # of a panel, in inches
+WIDTH, HEIGHT = 3.7, 3.0  # size of a panel, in inches
 
 
 def curve_style(number: int) -> dict[str, Any]:
-    """Return the colour and the mark of a curve. No two of fifteen curves of a figure have the same mark."""
+    """Return the colour and the marker of a curve. Up to fifteen curves of a figure have different markers."""
     return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
 
 
@@ -37,8 +37,9 @@ def line_chart(
 ) -> Callable[[Values, Values, str], Figure]:  # fmt: skip
     """Return a function that draws one panel per data set and one line per curve.
 
-    Published values are dashed. Curves named in ``flat`` do not depend on x and become horizontal lines. A panel
-    "against something" has that as its label, and its measure beside its axis if panels have several.
+    Published values are dashed. Curves named in ``flat`` do not depend on x and become horizontal lines. The words
+    after "against" in the name of a panel become its x label. The y axis shows the measure if the panels have several
+    measures.
     """
 
     def draw_panels(measured: Values, published: Values, title: str) -> Figure:
@@ -180,7 +181,7 @@ def _log_ticks(axis: Axes, values: Values, panel: str) -> None:
 
 
 def as_number(x: str) -> float:
-    """Return a coordinate as a number, or nan if it is a word."""
+    """Return a coordinate as a number, or nan if it is not numeric."""
     try:
         return float(x)
     except ValueError:

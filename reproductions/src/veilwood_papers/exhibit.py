@@ -62,7 +62,7 @@ Values: TypeAlias = dict[Cell, Value]
 
 
 class Job(NamedTuple):
-    """Unit of work that runs once and whose result is stored: its settings and the table that it needs."""
+    """Job that runs once and whose result is stored: its name, its settings and the table that it needs."""
 
     name: str
     table: str = ""
@@ -74,7 +74,7 @@ class Job(NamedTuple):
 class Experiment:
     """Set of jobs whose results several exhibits may show.
 
-    ``jobs`` lists them, fewer in a quick run; ``measure`` runs one. ``packages`` must be installed.
+    ``jobs`` lists the jobs, fewer in a quick run; ``measure`` runs a job. ``packages`` must be installed.
     """
 
     name: str
@@ -85,9 +85,9 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Claim:
-    """Sentence of a paper with its check on measured values. The check returns None if the cells are missing.
+    """Sentence of a paper, with a check on measured values. The check returns None if the cells are missing.
 
-    ``gain`` is a relative difference that the sentence is about, reported with an interval.
+    ``gain`` computes the relative difference that the sentence states, which is reported with an interval.
     """
 
     sentence: str
@@ -99,9 +99,9 @@ class Claim:
 class Exhibit:
     """Table or figure of a paper: its experiment, the published values and the claims of the text.
 
-    ``shows`` selects the cells, ``wants`` the jobs. ``why`` explains in one sentence why a cell is worse than
-    published, given what was measured. ``published_once`` is True if the paper published a single repeat; the spread
-    of the repeats measured here then replaces its standard error if larger.
+    ``shows`` selects the cells, and ``wants`` selects the jobs. ``why`` explains in one sentence why a cell is worse
+    than published, given the measured values. ``published_once`` is True if the paper published a single repeat; the
+    spread of the repeats measured here then replaces its standard error if larger.
     """
 
     paper: str
@@ -184,7 +184,7 @@ def _resampled_means(rows: Iterable[Row], n: int) -> dict[Cell, Floats]:
 
 
 def as_text(x: float | str) -> str:
-    """Format a coordinate in the canonical form in which it is compared and stored.
+    """Format a coordinate as canonical text, for comparison and storage.
 
     >>> as_text(0.40), as_text(128), as_text("k=3 h=7")
     ('0.4', '128', 'k=3 h=7')
@@ -277,7 +277,7 @@ def check_between(
 
 
 def all_of(*checks: Callable[[Values], bool | None]) -> Callable[[Values], bool | None]:
-    """Return a check that all given checks hold, ignoring those that were not measured."""
+    """Return a check that all given checks hold, ignoring checks whose cells were not measured."""
 
     def holds(values: Values) -> bool | None:
         answers = [answer for check in checks if (answer := check(values)) is not None]
@@ -287,7 +287,7 @@ def all_of(*checks: Callable[[Values], bool | None]) -> Callable[[Values], bool 
 
 
 ANY_CELL = 1e-9
-"""Fraction of cells that is satisfied by a single cell."""
+"""Fraction so small that a single cell satisfies it."""
 
 
 def check_falls(curve: str, by: float = 0.05, *, panel: str | None = None) -> Callable[[Values], bool | None]:
@@ -313,7 +313,7 @@ def check_dips(curve: str, by: float = 0.0, *, panel: str | None = None) -> Call
 
 
 def _check_along(curve: str, panel: str | None, test: Callable[[list[float]], bool]) -> Callable[[Values], bool | None]:
-    """Return a check of the means along a curve, by increasing x, in each panel that contains it."""
+    """Return a check that ``test`` holds for the means along a curve, by increasing x, in each panel."""
 
     def holds(values: Values) -> bool | None:
         curves: dict[str, list[tuple[float, float]]] = defaultdict(list)

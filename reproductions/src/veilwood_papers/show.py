@@ -49,11 +49,11 @@ NOT_MEASURED, UNDECIDED = "not measured", "undecided"
 OUTCOMES = ("true", "false", UNDECIDED, NOT_MEASURED)
 N_RESAMPLES = 200
 DECIDED = 0.95
-"""Fraction of resamples in which a claim must come out as it does on the means, to be called true or false."""
+"""Fraction of resamples that must agree with the verdict on the means, for a claim to be called true or false."""
 
 
 class CheckedSentence(NamedTuple):
-    """Claim with its verdict, the fraction of resampled seeds in which it holds (None if unknown), and its figure."""
+    """Claim with its verdict, the fraction of resamples in which it holds (None if unknown), and a measured number."""
 
     sentence: str
     verdict: str
@@ -62,7 +62,7 @@ class CheckedSentence(NamedTuple):
 
     @property
     def support(self) -> str:
-        """The fraction of resamples and the figure in words, or an empty string."""
+        """The fraction of resamples and the measured number as text, or an empty string."""
         if self.holds_in is None:
             return ""
         figure = f"; measured {self.figure}" if self.figure else ""
@@ -81,7 +81,7 @@ class ExhibitResults:
 
     @property
     def title(self) -> str:
-        """Title of the figure."""
+        """Title of the exhibit's figure."""
         return f"{self.exhibit.name}: {self.exhibit.title}" + (" (quick)" if self.quick else "")
 
     @property
@@ -117,7 +117,7 @@ class ExhibitResults:
         return [CheckedSentence(claim.sentence, words[claim.holds(self.measured)]) for claim in self.exhibit.claims]
 
     def sentences_of_published(self) -> dict[str, str]:
-        """Return whether each claim holds on the published values, if these suffice to check it."""
+        """Return whether each claim holds on the published values, for claims that can be checked on them."""
         of_paper = [claim for claim in self.exhibit.claims if not claim.sentence.startswith("Ours")]
         checks = {c.sentence: c.holds(self.published) for c in of_paper} if self.published else {}
         return {sentence: "true" if holds else "false" for sentence, holds in checks.items() if holds is not None}
@@ -279,7 +279,7 @@ def render_svg(results: ExhibitResults) -> bytes:
         figure = results.exhibit.draw(results.measured, results.published, results.title)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "veilwood"})
-    # Coordinates to a hundredth of a point are precise enough and halve the file. They are inside tags; texts are not.
+    # Coordinates to a hundredth of a point are precise enough and halve the file. Only numbers inside tags are rounded.
     return re.sub(rb"<[^>]*>", lambda tag: re.sub(rb"(\d\.\d\d)\d+", rb"\1", tag[0]), buffer.getvalue())
 
 
@@ -357,7 +357,7 @@ NOT_AVAILABLE = {
 
 
 def describe_limits(results: Sequence[ExhibitResults]) -> list[str]:
-    """Return the head of a report: what the verdicts mean, and what no run can show."""
+    """Return the introduction of a report: the meaning of the verdicts, and the limits of any run."""
     without = sum(not entry.published for entry in results)
     return [
         "Values are means ± standard errors over public seeds. A published value is the *same* within two standard "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets of the papers: three built in, the others from a folder or from the cache of ``fetch_table``.
+"""Data sets of the papers: three are built in, the others are in a folder or in the cache of ``fetch_table``.
 
 A data set is ``NAME.csv.gz``, with a header and one line per row, and ``NAME.json``, its public schema. The facts of
 all data sets (schema, origin, licence, hash of the rows) come with the package; the rows do not.
@@ -108,7 +108,7 @@ def _read_facts(path: Path | None, name: str) -> dict[str, Any]:
 @lru_cache(maxsize=6)
 def _read_table(path: Path | None, name: str) -> PublicTable:
     facts = _read_facts(path, name)
-    # The rows are public, so bounds taken from them are too. Without these marks the schema is no longer a draft.
+    # The rows are public, so bounds taken from them are too. Without these markers the schema is no longer a draft.
     columns = [{key: value for key, value in column.items() if key != "bounds"} for column in facts["columns"]]
     facts = facts | {"columns": columns}
     if path is None:

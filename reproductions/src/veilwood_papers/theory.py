@@ -87,7 +87,7 @@ def require_condition(condition: bool, name: str, value: object, hint: str) -> N
 
 
 class ForestQuantities(NamedTuple):
-    """Quantities of a forest and a data set that the theorems need. Computed from raw rows, so NOT PRIVATE."""
+    """Quantities of a forest and a data set that the theorems use. Computed from raw rows, so NOT PRIVATE."""
 
     weight: NDArray[np.float64]  # w_d, one per row
     goodness: NDArray[np.float64]  # sigma(d), one per row
@@ -152,7 +152,7 @@ def forest_quantities(
     counts = np.bincount(cell.ravel(), minlength=2 * n_leaves)
     size = counts.reshape(-1, 2).sum(axis=1)[leaf]
     weight, large_enough = counts[cell] / size, size >= smallest_leaf
-    # With a margin a weight on the line is safe for either label; without one, a tie goes to label 1.
+    # With a margin, a weight on the boundary counts for either label; without a margin, ties go to label 1.
     right = (weight > 0.5 + margin) | ((weight == 0.5 + margin) & (is_one[:, None] | (margin > 0)))
     return ForestQuantities(
         (weight * large_enough).mean(axis=1), (right & large_enough).mean(axis=1), float(right.mean())
@@ -293,7 +293,7 @@ class Setting:
 
     @property
     def _tree_slack(self) -> float:
-        """Part of delta that remains for the draw of the trees; the step to new rows uses half (section 9.4)."""
+        """Fraction of delta that remains for the draw of the trees; the step to new rows uses half (section 9.4)."""
         return self.slack / 2 if self.rows == "new" else self.slack
 
 
@@ -442,7 +442,7 @@ def _lost_weight(tree_error: float, written_off: float) -> float:
 
 
 def regression_excess(n_rows: int, smaller_side: float, *, target_bound: float, epsilon: float) -> float:
-    """Return what a private split and private means can add to a median split's sum of squared errors (Theorem 1).
+    """Return the most that a private split and private means add to a median split's squared errors (Theorem 1).
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on whole estimators: membership of canaries is guessed from one fit, and from a control with half the noise.
+"""Attacks on whole estimators: guesses of which canaries were included, from one fit and from a control fit.
 
-Statistics are in ``statistics``, reports in ``model_files``, and attacks on other libraries in ``peers``.
+The control has half the noise that it needs. Statistics are in ``statistics``, reports in ``model_files``, and attacks
+on other libraries in ``peers``.
 """
 
 from __future__ import annotations
@@ -58,16 +59,16 @@ N_CANARIES = 16384
 """Canaries of one audited fit: enough for a lower bound of about 0.8 for an epsilon of 1."""
 
 _ONE_TABLE = 100  # rows times epsilon at which PrivateForestClassifier releases one table and nothing else
-_ONE_ROUND = 600.0  # rows times epsilon at which PrivateForestRegressor has one round, of fine groups
-_COUNT_STEP = AdaptiveStep.TABLE.at(1)  # the step of a single table
+_ONE_ROUND = 600.0  # rows times epsilon at which PrivateForestRegressor has a single round, with fine groups
+_COUNT_STEP = AdaptiveStep.TABLE.at(1)  # the step that releases a single table
 _ROUND_KINDS = {
     kind.key for kind in (AdaptiveStep.ROUND_ROWS, AdaptiveStep.ROUND_GRADIENTS, AdaptiveStep.ROUND_PAIRS)
-}  # that one row changes in its own cell
+}  # steps in which a row changes only its own cell
 _ALL_STEPS = "everything"  # key of the result of all steps in a recording
 _GUESSED_OF_ALL = (0.3, 0.5)  # fraction of canaries guessed by trade-off: trees from the data, and known trees
 _GUESSED_OF_TREES = 0.6
-_SAME_SIZE = 1e-9  # relative
-_MAX_PARTS = 12  # releases of a plan whose trade-off is composed one by one, unless they are equal
+_SAME_SIZE = 1e-9  # relative tolerance
+_MAX_PARTS = 12  # maximum number of releases whose trade-offs are composed one by one
 _FRACTION_GUESSED = 0.1  # fraction of canaries guessed in each tail, if likelihood ratios have no maximum
 
 
@@ -75,9 +76,9 @@ _FRACTION_GUESSED = 0.1  # fraction of canaries guessed in each tail, if likelih
 class CanaryResult:
     """Result of one audited fit: numbers of canaries, guesses and right guesses, and the lower bounds on epsilon.
 
-    ``tradeoff_lower_bound`` holds for a plan whose whole trade-off is claimed, not only its epsilon and delta: it is
-    the largest epsilon for which a fit with the noise of that epsilon would be refuted. It is 0 for plans of which this
-    trade-off is not known.
+    ``tradeoff_lower_bound`` uses the whole trade-off function that a plan claims, not only its epsilon and delta. It is
+    the largest epsilon for which a fit with the noise of that epsilon would be refuted, or 0 for plans whose trade-off
+    function is not known.
     """
 
     canaries: int
@@ -96,7 +97,7 @@ class Attack:
     estimator, setting : str
         Class of the estimator, and its parameters.
     epsilon, delta : float
-        Claimed loss.
+        Claimed privacy loss.
     confidence : float
         Probability that a lower bound is not too large.
     audited, control : CanaryResult
@@ -118,7 +119,7 @@ class Attack:
 
     @property
     def has_power(self) -> bool:
-        """Whether the attack refutes the control. An attack without power shows nothing."""
+        """Whether the attack refutes the control. An attack without power says nothing about the estimator."""
         return max(self.control.epsilon_lower_bound, self.control.tradeoff_lower_bound) > self.epsilon
 
     def to_dict(self) -> dict[str, Any]:
@@ -130,7 +131,7 @@ class Attack:
 
 
 def estimators_of(name: str) -> list[type[BaseForest]]:
-    """Return the estimators of a family, as named on the command line, or the estimator of a class name.
+    """Return the estimators of a family, or the one with a class name; both as typed on the command line.
 
     Examples
     --------
@@ -182,7 +183,7 @@ def canary_estimator(
     wanted: dict[str, Any] = {"n_estimators": 1, "max_depth": depth, "split_budget": 0.02, "candidates": 1}
     if issubclass(estimator_class, PrivateForestClassifier | PrivateForestRegressor):
         # A number of rows that leads to one table, or to one round, over the values of a single column. A classifier
-        # believes a declared number, so one fit holds all canaries; a regressor counts, so that each fit holds few.
+        # uses the declared number, so one fit holds all canaries; a regressor counts rows, so each fit holds few.
         n_dice, sides = 1, N_CANARIES
         enough = _ONE_TABLE if estimator_class is PrivateForestClassifier else _ONE_ROUND
         wanted |= {"n_rows": max(1, round(enough / epsilon))}
@@ -205,9 +206,9 @@ def audit_one_run(
 ) -> CanaryResult:
     """Fit once on canaries, each included with probability 1/2, and guess from the release which were included.
 
-    A guess is the sign of the log-likelihood ratio of the leaves that a canary shares with no other. The attack
-    abstains if the ratio is far from its maximum. Gaussian noise has no maximum: there the attack guesses the canaries
-    with the most extreme tenth of ratios on either side.
+    A guess is the sign of the log-likelihood ratio of the leaves that a canary shares with no other canary. The attack
+    abstains if the ratio is far from its maximum. With Gaussian noise there is no maximum, so the attack guesses the
+    canaries with the most extreme tenth of ratios on either side.
 
     Parameters
     ----------
@@ -232,7 +233,11 @@ def audit_one_run(
     size = len(table)
     if isinstance(estimator, PrivateForestRegressor):
         size = min(size, 2 * (estimator.n_rows or size))  # of which half are included
-    ratios, included, every = [], [], np.zeros(len(table))  # canaries with a leaf of their own, and all of them
+    ratios, included, every = (
+        [],
+        [],
+        np.zeros(len(table)),
+    )  # ratios and coins of canaries with a leaf of their own; ratios of all canaries
     coins_of_all = np.zeros(len(table), bool)
     for first in range(0, len(table) - len(table) % size, size):
         coins = coins_of_all[first : first + size] = rng.random(size) < 0.5
@@ -250,9 +255,9 @@ def audit_one_run(
 
 
 def _tradeoff_bound(plan: Plan, ratio: Floats, included: Bools, alpha: float) -> float:
-    """Return the bound by trade-offs. The number of guesses is fixed before the run: it follows from the plan.
+    """Return the lower bound from trade-offs. The plan determines the number of guesses, so it is fixed in advance.
 
-    The ratio of a canary without a leaf of its own is 0. Such a canary is guessed last, and by nothing.
+    The ratio of a canary without a leaf of its own is 0, so it is guessed last and without information.
     """
     claim = _claimed_tradeoff(plan)
     if claim is None:
@@ -260,10 +265,10 @@ def _tradeoff_bound(plan: Plan, ratio: Floats, included: Bools, alpha: float) ->
     size = np.abs(ratio)
     part = _GUESSED_OF_ALL["structure" in plan.choices]
     if plan.layout.records == ALL_TO_EVERY_TREE and plan.layout.trees > 1:
-        part = _GUESSED_OF_TREES / plan.layout.trees  # of those in which all trees agree
+        part = _GUESSED_OF_TREES / plan.layout.trees  # of the canaries on which all trees agree
     if isinstance(plan.steps[-1].mechanism, DiscreteGaussian):
         part = 2 * _FRACTION_GUESSED
-    elif np.ptp(size) < _SAME_SIZE * size.max(initial=1.0):  # counts: every release tells equally much
+    elif np.ptp(size) < _SAME_SIZE * size.max(initial=1.0):  # counts: every release reveals equally much
         part = 1.0
     guesses = int(part * len(ratio))
     guessed = np.argsort(-size, kind="stable")[:guesses]
@@ -272,7 +277,7 @@ def _tradeoff_bound(plan: Plan, ratio: Floats, included: Bools, alpha: float) ->
 
 
 def _claimed_tradeoff(plan: Plan) -> Callable[[float], TradeOff] | None:
-    """Return the trade-off of a canary under plans like this one, by epsilon; None if it is not known."""
+    """Return a function from epsilon to the trade-off of a canary under such a plan, or None if it is not known."""
     (*_, last), loss, delta = plan.steps, plan.loss, float(plan.loss.delta)
     if delta > 0:  # one number with noise of one scale
         if len(plan.steps) > 1 or not isinstance(last.mechanism, DiscreteGaussian) or plan.layout.trees > 1:
@@ -287,27 +292,31 @@ def _claimed_tradeoff(plan: Plan) -> Callable[[float], TradeOff] | None:
         return of_gaussian if shift**2 == last.sensitivity else None
     if loss.epsilon is None or any(step.loss.epsilon is None for step in plan.steps):
         return None
-    if plan.opened_as:  # what a step costs followed from released values, so that only the sum was fixed
+    if plan.opened_as:  # the loss of a step depended on released values, so only the total was fixed
         return lambda epsilon: composed_tradeoff([epsilon])
     # The steps of a plan are independent releases, and so are the leaf counts of trees that share all rows.
     fractions = [float(step.loss.epsilon / loss.epsilon) for step in plan.steps if step.loss.epsilon]
     trees = plan.layout.trees if len(fractions) == 1 and plan.layout.records == ALL_TO_EVERY_TREE else 1
     fractions = [fraction / trees for fraction in fractions for _ in range(trees)]
     largest = sorted(fractions)[-_MAX_PARTS:]
-    rest = max(1.0 - sum(largest), 0.0)  # as one release: no composition of its parts tells more
+    rest = max(
+        1.0 - sum(largest), 0.0
+    )  # the rest as one release, which reveals at least as much as any composition of its parts
     return lambda epsilon: composed_tradeoff([epsilon * each for each in (*largest, rest) if each > 0])
 
 
 def _fit_and_compare(fitted: BaseForest, schema: Schema, table: pd.DataFrame, included: Bools) -> tuple[Floats, Bools]:
     """Fit on the included canaries. Return the log-likelihood ratios of canaries with leaves of their own, and a mask.
 
-    Canaries have the last class or the upper bound; those of boosted forests have either bound in turn, so that the
-    mean is in the middle and gradients are large.
+    Canaries have the last class or the upper bound as their target. Canaries of boosted forests alternate between both
+    bounds, so that the mean is in the middle and gradients are large.
     """
     low, high = schema.target.bounds if schema.task == "regression" else (schema.classes[0], schema.classes[-1])
     is_low = (np.arange(len(table)) % 2 == 1) & isinstance(fitted, PrivateForestRegressor)
     target = np.array([low if each else high for each in is_low])
-    with warnings.catch_warnings():  # one row per leaf is less than the noise on purpose; canaries are not private
+    with (
+        warnings.catch_warnings()
+    ):  # suppressed: one row per leaf is deliberately less than the noise, and canaries are not private
         warnings.simplefilter("ignore", UtilityWarning)
         warnings.simplefilter("ignore", PrivacyWarning)
         X, y = table[included], target[included]
@@ -325,7 +334,7 @@ def _fit_and_compare(fitted: BaseForest, schema: Schema, table: pd.DataFrame, in
 def attack_estimator(
     estimator: BaseForest, *, canaries: int = N_CANARIES, seed: int = 0, alpha: float = ALPHA
 ) -> Attack:
-    """Attack an estimator and its control: the same estimator at twice the epsilon, so with half the noise it needs.
+    """Attack an estimator and its control: the same estimator at twice the epsilon, thus with half the noise.
 
     Examples
     --------
@@ -339,7 +348,9 @@ def attack_estimator(
         raise UseError("epsilon=inf is no claim, so there is nothing to attack. Hint: pass --epsilon 1.")
     control = clone(estimator).set_params(epsilon=2 * loss.epsilon)
     params = estimator.get_params(deep=False)
-    if params.get("n_rows"):  # the measurements follow from rows times epsilon, and the control must make the same
+    if params.get(
+        "n_rows"
+    ):  # the measurements depend on rows times epsilon, and the control must make the same measurements
         control.set_params(n_rows=max(1, params["n_rows"] // 2))
     setting = {name: params[name] for name in ("n_estimators", "max_depth", "trees", "mode") if name in params}
     return Attack(
@@ -406,7 +417,7 @@ class _RecordingDoor(Door):
 
 
 def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: AnyArray) -> dict[str, Any]:
-    """Fit an estimator, and return the releases of a PrivateForest by step. Models of others contain all releases."""
+    """Fit an estimator, and return the releases of a PrivateForest by step. Other models contain all releases."""
     recorded: dict[str, Any] = {}
     if not isinstance(estimator, PrivateForestClassifier | PrivateForestRegressor):
         estimator.fit(X, y)
@@ -426,7 +437,7 @@ def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: AnyArray) -> dict[s
 def _round_ratios(
     fitted: PrivateForestRegressor, released: dict[str, Any], table: pd.DataFrame, is_low: Bools
 ) -> Floats:
-    """Return the log-likelihood ratio of each canary, over the cells of all rounds, of which each has one canary."""
+    """Return the log-likelihood ratio of each canary, over the cells of all rounds, each with one canary."""
     learned, ratio = released[_ALL_STEPS], np.zeros(len(table))
     codes = fitted._encode_rows(table)[:, 0].astype(np.int64)
     target = np.where(is_low, 0, TARGET_LEVELS).astype(np.int32)
@@ -479,7 +490,7 @@ def _canary_log_ratio(plan: Plan, step: Step, seen: AnyArray, contribution: Ints
             raise UseError("there is no noise to attack. Hint: pass a finite epsilon.")
         case ThresholdedGaussian() | RandomStopping() | JointLaplace():
             raise UseError("this attack requires that the last step releases leaf counts. Hint: use another estimator.")
-        case selection:  # of a label by leaf counts: the probability of the canary's label with and without it
+        case selection:  # a label chosen by leaf counts: probability of the canary's label, with and without the canary
             counts = np.zeros(step.shape[1], np.int64)
             without = selection.probabilities(counts)[-1]
             counts[-1] = 1
@@ -549,8 +560,8 @@ def guess_rows(
     Parameters
     ----------
     fit : callable
-        Fits an estimator on the rows of the given numbers, which are below ``canaries`` (below twice that for
-        replace-one). Trees must be shared: the tree of a row must not be random.
+        Fits an estimator on the rows with the given indices, which are below ``canaries`` (replace-one: below twice
+        that). Trees must be shared: the assignment of rows to trees must not be random.
     canaries : int
         Number of coins.
     adjacency : {"add-remove", "replace-one"}
@@ -581,10 +592,10 @@ def guess_rows(
 
 
 def _row_ratios(fit: Callable[[Ints], object], n_rows: int, released: Sequence[tuple[Step, Any]]) -> Floats:
-    """Return for each row the log-likelihood ratio, included against excluded, of the numbers that it alone changes.
+    """Return each row's log-likelihood ratio, included against excluded, of the released numbers that it alone changes.
 
-    The fit is replayed on all rows, and once per binary digit on the rows whose number has this digit. A number that
-    one row changes is nonzero in exactly the replays of that row's digits, which identifies the row.
+    The fit is replayed on all rows, and once per binary digit on the rows whose index has this digit. A number that
+    only one row changes is nonzero in exactly the replays of that row's digits, which identify the row.
     """
     answers = [out for _, out in released]
 
@@ -616,8 +627,8 @@ def _row_ratios(fit: Callable[[Ints], object], n_rows: int, released: Sequence[t
 def _joint_ratios(noise: JointLaplace, twice: Ints, owner: Ints, n_rows: int) -> Floats:
     """Return the log-likelihood ratio of each row that is alone in its cell of every table; 0 for other rows.
 
-    The norm of a column depends on all tables, so on the other rows of the column too: half of each is assumed to be
-    included. ``twice`` is twice the release minus these rows. A row that is alone in its column has its exact ratio.
+    The norm of a column depends on all tables, so also on the other rows of the column: half of each row is assumed to
+    be included. ``twice`` is twice the release minus these rows. The ratio is exact for a row alone in its column.
     """
     cells, columns = np.nonzero(owner >= 0)
     rows = owner[cells, columns]
@@ -652,7 +663,7 @@ def _released_vector(step: Step, out: Any, indices: Ints) -> Ints:
 
 
 def _row_log_ratio(step: Step, seen: Ints, moved: Ints) -> Floats:
-    """Return the log-likelihood ratio of each number, with the row's contribution ``moved`` against without it."""
+    """Return the log-likelihood ratio of each number, with against without the row's contribution ``moved``."""
     match step.mechanism:
         case DiscreteLaplace(scale=scale):
             return np.asarray((np.abs(seen) - np.abs(seen - moved)) / float(scale))

@@ -60,7 +60,7 @@ def audit_estimator(
         "A bound can refute a claim; it cannot prove one."
     )
     if folder is not None:
-        from veilwood import plots  # imported here, because matplotlib doubles the start-up time of every command
+        from veilwood import plots  # imported here, because matplotlib would double the start-up time of every command
 
         rows = [
             (result.estimator, result.epsilon, result.audited.epsilon_lower_bound, result.control.epsilon_lower_bound)
@@ -77,8 +77,8 @@ def audit_estimator(
 def audit_model(model: ModelPath, out: ReportFolder = None, as_json: AsJson = False) -> None:
     """Check a model file: hashes, plan, noise, certificate, and absence of private values.
 
-    Plans the release again and recomputes the loss of every step from sensitivity and scale. Lists what cannot be
-    checked from a file. Exit code 5 if a check fails.
+    Plans the release again and recomputes the privacy loss of every step from its sensitivity and scale. Lists the
+    facts that cannot be checked from a file. Exit code 5 if a check fails.
 
     \b
     Example:
@@ -103,7 +103,7 @@ def audit_model(model: ModelPath, out: ReportFolder = None, as_json: AsJson = Fa
 def audit_peer(
     name: Annotated[str, typer.Argument(metavar="NAME", help="diffprivlib")],
     epsilon: Epsilon = 1.0,
-    runs: Annotated[int, typer.Option(metavar="N", min=10, help="Number of fits on each of two tables.")] = 1000,
+    runs: Annotated[int, typer.Option(metavar="N", min=10, help="Number of fits on each of the two tables.")] = 1000,
     out: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:

@@ -32,7 +32,7 @@ _FORBIDDEN_KEYS = frozenset(
     ("n", "n_rows", "n_samples", "n_samples_", "rows", "row", "class_counts", "exact_counts", "totals", "noise",
      "seed", "noise_seed", "key", "secret", "assignment", "data", "X", "y", "min", "max", "mean", "std")
 )  # fmt: skip
-_MIN_TREES = 8  # the noisy totals of this many trees practically never agree
+_MIN_TREES = 8  # the noisy totals of this many trees almost never agree
 
 
 def check_file(path: str | PathLike[str]) -> list[Check]:
@@ -77,7 +77,7 @@ def check_model(model: BaseForest) -> list[Check]:
 def _check_contents(model: BaseForest) -> Iterator[Check]:
     if not model.privacy_.is_private:
         yield Check("Is it private?", False, f"the certificate states NOT PRIVATE: {model.privacy_.reason}")
-    # Parameters were declared by the user, and may have any name.
+    # The user declared the parameters, so they may have any name.
     plan = {key: value for key, value in model.plan_.to_dict().items() if key != "parameters"}
     contents = {"schema": model.schema_.to_dict(), "plan": plan, "certificate": model.privacy_.to_dict()}
     arrays = model.model_.to_arrays()
@@ -193,7 +193,7 @@ def peer_report(attack: PeerAttack) -> str:
         f"# Audit of {attack.peer} {attack.version}, {attack.estimator}",
         f"Claimed epsilon {attack.epsilon:g}; lower bound: **{attack.epsilon_lower_bound:.2f}** "
         f"(with probability {100 * attack.confidence:.7f} %). Verdict: {verdict}.",
-        f"One row appended to eighteen moves every boundary between the parts of the trees. The event that reveals "
+        f"One row appended to eighteen moves every boundary between the rows of two trees. The event that reveals "
         f"this happened in {attack.hits_likely} of {attack.runs} fits with the row and in {attack.hits_unlikely} of "
         f"{attack.runs} without it.",
         seed,

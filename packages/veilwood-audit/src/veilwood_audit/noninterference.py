@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noninterference tests: with the outcome of every mechanism forced, two neighbouring tables must look the same.
+"""Noninterference tests: if the outcome of every mechanism is forced, two neighbouring tables must look the same.
 
 A program runs on two neighbouring tables. Each step at the release door has the same outcome in both runs, derived from
 the public step alone. Any difference (an attribute, a byte of a file, a message) has therefore bypassed the door. The
-exact inputs of the door are recorded: their distance must cost no more than planned.
+exact inputs of the door are recorded: the privacy loss of their distance must not exceed the plan.
 
-Secret choices are coupled by row. The tree and the pseudo-random draws of a row follow from its contents, and an id
-keeps its first rows, so that an added row does not affect the others. Clocks are frozen. Only for audits: a fit under
-``force_outcomes`` contains no noise, and its certificate is false.
+Secret choices are coupled by row. The tree and the pseudo-random draws of a row depend only on its contents, and the
+first rows of an id are used, so that an added row does not affect other rows. Clocks are frozen. Only for audits: a fit
+under ``force_outcomes`` contains no noise, and its certificate is false.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def walk_values(root: object) -> Iterator[tuple[str, Any]]:
 
 
 def _child_values(path: str, parent: Any) -> Iterator[tuple[str, object]]:
-    """Yield the direct parts of an object, with their paths."""
+    """Yield the direct children of an object, with their paths."""
     if isinstance(parent, pd.DataFrame | pd.Series | pd.Index):
         yield f"{path}.values", parent.to_numpy()
     elif isinstance(parent, Mapping):
@@ -123,8 +123,8 @@ def _child_values(path: str, parent: Any) -> Iterator[tuple[str, object]]:
 def find_leaks(root: object, secrets: Mapping[str, object]) -> list[str]:
     """Return the paths at which an object contains one of the given private values.
 
-    A number matches an equal number, an entry or a length of an array, and a word of a text. An array matches a
-    contiguous part of an array, or its bytes in a bytes object. Bytes match a part of a bytes object.
+    A number matches an equal number, an entry or the length of an array, and a word of a text. An array matches a
+    contiguous part of another array, or its bytes in a bytes object. Bytes match a part of a bytes object.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def _contains_sequence(array: AnyArray, wanted: AnyArray) -> bool:
 
 
 def diff_values(one: object, other: object) -> list[str]:
-    """Return the paths of all reachable values in which two objects differ; empty if they are equal.
+    """Return the paths of all reachable values in which two objects differ, or an empty list if they are equal.
 
     Examples
     --------
@@ -259,7 +259,7 @@ class _ForcedOutcomes:
         unit = math.isqrt(unit) if isinstance(mechanism, DiscreteGaussian) else unit
         size = int(rng.choice(_FORCED_SIZES))
         outcome = rng.integers(-size, 4 * size, exact.shape) * unit + rng.integers(0, unit + 1, exact.shape)
-        if isinstance(mechanism, JointLaplace):  # all tables of an outcome have the same totals
+        if isinstance(mechanism, JointLaplace):  # all tables of one forced outcome must have the same total
             ends = np.cumsum(mechanism.sizes, dtype=np.int64)
             totals = np.add.reduceat(outcome, ends - mechanism.sizes, axis=0)
             outcome[ends - 1] += totals[:1] - totals
@@ -288,7 +288,7 @@ def _trees_by_content(assignment: Assignment, partition: int, first_row: int, n_
     caller = inspect.currentframe()
     batch = None if caller is None or caller.f_back is None else caller.f_back.f_locals.get("batch")
     if batch is None:
-        raise AssertionError("the caller has no variable `batch`, so trees cannot be assigned by the contents of rows")
+        raise AssertionError("the caller has no variable `batch`: rows cannot be assigned to trees by their contents")
     rows = (row.tobytes() + target.tobytes() for row, target in zip(batch.codes, batch.target, strict=True))
     trees = [hashlib.sha256(assignment.key + row).digest()[0] % assignment.n_trees for row in rows]
     return np.array(trees, np.int32)
@@ -302,7 +302,7 @@ def sample_by_content(held: MemoryBackend, rows: ScoredRows, share: float) -> Bo
 
 
 def _rising_bytes(count: int) -> bytes:
-    """Return increasing 64-bit integers as random bytes, so that the first rows of every id are kept."""
+    """Return increasing 64-bit integers as random bytes, so that the first rows of every id are selected."""
     return np.arange(-(-count // 8), dtype="<u8").tobytes()[:count]
 
 
@@ -393,7 +393,7 @@ def force_outcomes(draw: int = 0, answers: Sequence[Any] | None = None) -> Itera
 def _drawing_backends() -> list[type[MemoryBackend]]:
     """Return the backends that draw rows: in memory, and in partitions of clusters if that package is installed."""
     with suppress(SetupError):
-        CLUSTER_SOURCE.load()  # which defines a subclass with draws of its own
+        CLUSTER_SOURCE.load()  # defines a subclass with its own draws
     return [MemoryBackend, *MemoryBackend.__subclasses__()]
 
 
@@ -459,7 +459,9 @@ def record_trace(program: TableProgram[AnyTable], table: AnyTable, folder: Path,
         warnings.catch_warnings(record=True) as recorded_warnings,
     ):
         warnings.simplefilter("always")
-        warnings.filterwarnings("ignore", category=DeprecationWarning)  # raised by other libraries about each other
+        warnings.filterwarnings(
+            "ignore", category=DeprecationWarning
+        )  # warnings that other libraries raise about each other
         trace.visible["returned"] = result_or_error(lambda: program(table, inputs))
         trace.visible["spent here"] = str(spending.process_spend())
     trace.visible["stdout"], trace.visible["stderr"] = stdout.getvalue(), stderr.getvalue()
@@ -475,7 +477,7 @@ def record_trace(program: TableProgram[AnyTable], table: AnyTable, folder: Path,
 
 @contextmanager
 def _capture_logs(handler: logging.Handler) -> Iterator[None]:
-    """Capture all log records of the library, and those of others from INFO."""
+    """Capture all log records of the library, and records of other loggers from level INFO."""
     with ExitStack() as stack:
         for name, level in (("", logging.INFO), ("veilwood", logging.DEBUG)):
             logger = logging.getLogger(name)
@@ -487,7 +489,7 @@ def _capture_logs(handler: logging.Handler) -> Iterator[None]:
 
 
 def _file_contents(path: Path) -> tuple[int, int, Any]:
-    """Return mode, length and contents of a file; of a SQLite file its SQL dump, because its pages contain salts."""
+    """Return the mode, length and contents of a file; for SQLite its SQL dump, because the pages contain salts."""
     raw = path.read_bytes()
     contents: Any = raw
     if raw.startswith(b"SQLite format 3"):
@@ -502,7 +504,7 @@ def _file_contents(path: Path) -> tuple[int, int, Any]:
 def find_interference(
     program: TableProgram[AnyTable], one: AnyTable, other: AnyTable, *, draw: int = 0, allowed: Fraction | None = None
 ) -> list[str]:
-    """Return all differences between two neighbouring tables that bypass the release door; empty if there are none.
+    """Return all differences between two neighbouring tables that bypass the release door; an empty list if none.
 
     Parameters
     ----------
@@ -513,7 +515,8 @@ def find_interference(
     draw : int
         Seed of the forced outcomes.
     allowed : Fraction, optional
-        Maximum loss of all events together: epsilon, or rho for zCDP. Each event is also compared with its plan.
+        Maximum privacy loss of all events together: epsilon, or rho for zCDP. Each event is also checked against
+        its plan.
     """
     return compare_runs(program, one, other, draw=draw, allowed=allowed)[1]
 
@@ -528,14 +531,14 @@ def compare_runs(
         neighbour = record_trace(program, other, folder, draw)
         differences = diff_traces(trace, neighbour, allowed)
         if any(not line.startswith("cost") for line in differences):
-            # An effect that happens once per process, such as a first warning, is no difference between the tables.
+            # Run once first: an effect that occurs once per process, such as a warning, must not count as a difference.
             trace = record_trace(program, one, folder, draw)
             differences = diff_traces(trace, neighbour, allowed)
     return trace, differences
 
 
 def diff_traces(one: Trace, other: Trace, allowed: Fraction | None = None) -> list[str]:
-    """Return the differences between two traces, and the events that cost more than planned."""
+    """Return the differences between two traces, and the events whose privacy loss exceeds the plan."""
     differences = [f"seen{path}" for path in diff_values(one.visible, other.visible)]
     if len(one.events) != len(other.events):
         return [*differences, f"passages: {len(one.events)} and {len(other.events)}"]
@@ -559,7 +562,7 @@ def diff_traces(one: Trace, other: Trace, allowed: Fraction | None = None) -> li
 
 
 def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
-    """Return the loss (epsilon or rho) of a pair of exact inputs, and their distance in the norm of the step."""
+    """Return the privacy loss (epsilon or rho) of two exact inputs, and their distance in the norm of the step."""
     mechanism: Any = step.mechanism
     if isinstance(mechanism, SeriesNoise):  # one release of a series, whose weighted counts are the exact inputs
         cost, moved = event_cost(replace(step, mechanism=mechanism.base), one, other)
@@ -580,8 +583,10 @@ def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
     if mechanism is None:
         return Fraction(0), 0
     if isinstance(mechanism, ThresholdedGaussian):
-        raise AssertionError("thresholded counts of unknown keys are compared in the tests of discovery")
-    # Selections: each costs in proportion to the range of its score changes, and the changes of one unit add up.
+        raise AssertionError(
+            "thresholded counts of unknown keys cannot be compared here: the tests of `discover` compare them"
+        )
+    # Selections: the loss of each is proportional to the range of its score changes, and the losses add up.
     admissible = one != _INADMISSIBLE_SCORE  # public, so the same in both runs
     highest = np.where(admissible, difference, _INADMISSIBLE_SCORE).max(axis=-1)
     lowest = np.where(admissible, difference, -_INADMISSIBLE_SCORE).min(axis=-1)
@@ -594,12 +599,12 @@ def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
 
 
 def _is_within_loss(step: Step, cost: Fraction) -> bool:
-    """Return True if a loss is within the planned loss of a step."""
+    """Return True if a privacy loss does not exceed the planned loss of a step."""
     loss = step.loss
     if loss.epsilon is None:
         return True
     if loss.delta == 0:
         return cost <= loss.epsilon
-    if isinstance(step.mechanism, DiscreteLaplace | JointLaplace | SparseLaplace):  # pure epsilon counts as rho
+    if isinstance(step.mechanism, DiscreteLaplace | JointLaplace | SparseLaplace):  # convert pure epsilon to rho
         cost = cost**2 / 2
     return loss.rho is not None and cost <= loss.rho

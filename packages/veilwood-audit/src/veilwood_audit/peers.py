@@ -36,7 +36,7 @@ class PeerAttack:
     hits_likely, hits_unlikely : int
         Number of fits with the event, on the table that makes it likely and on its neighbour.
     epsilon_lower_bound : float
-        Epsilon that the event proves to be exceeded.
+        Lower bound on epsilon that the event shows.
     seed_in_model : bool
         Whether fitted trees contain the seeds of their noise.
     """
@@ -63,12 +63,12 @@ class PeerAttack:
 
 
 def attack_diffprivlib(epsilon: float = 1.0, *, runs: int = _N_RUNS, alpha: float = ALPHA) -> PeerAttack:
-    """Attack the forest of diffprivlib, which assigns rows to trees in consecutive parts of equal size.
+    """Attack the forest of diffprivlib, which assigns consecutive blocks of rows of equal size to trees.
 
     The table has 18 equal rows for six trees, labelled 010 101 010 101 010 101, so neighbouring trees see opposite
-    majorities. One more row at the end moves every boundary. All trees but the first then see the other majority,
-    while the claim assumes that a row affects one tree. The event, fixed in advance, is that trees two to six all
-    predict these majorities. The attack also tests whether fitted trees contain the seeds of their noise.
+    majorities. One more row at the end moves every boundary. All trees but the first then see the opposite majority,
+    although the claim assumes that a row affects one tree. The event, fixed in advance, is that trees two to six all
+    predict these opposite majorities. The attack also tests whether fitted trees contain the seeds of their noise.
 
     Parameters
     ----------

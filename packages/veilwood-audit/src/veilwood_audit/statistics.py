@@ -60,7 +60,7 @@ def epsilon_lower_bound(k1: int, n1: int, k0: int, n0: int, *, delta: float = 0.
 def one_run_lower_bound(
     correct: int, guesses: int, *, canaries: int | None = None, delta: float = 0.0, alpha: float = ALPHA
 ) -> float:
-    """Return a lower bound on epsilon from one run, in which it was guessed which canaries were in the table.
+    """Return a lower bound on epsilon from one run, given the number of right guesses about canaries.
 
     Each canary was included independently with probability 1/2. Under pure epsilon the number of right guesses is
     dominated by a binomial with success probability e^epsilon / (1 + e^epsilon). A delta adds to its tail (Steinke,
@@ -69,7 +69,8 @@ def one_run_lower_bound(
     Parameters
     ----------
     correct, guesses : int
-        Number of right guesses, and of all guesses. With a delta, the latter must have been fixed before the run.
+        Number of right guesses, and of all guesses. With a delta, the number of all guesses must have been fixed
+        before the run.
     canaries : int, optional
         Number of canaries. Default: the number of guesses. Used with a delta only.
     delta : float
@@ -104,11 +105,11 @@ def one_run_lower_bound(
 # -- one run, by trade-off curves -------------------------------------------------------------------------------------
 
 TradeOff: TypeAlias = Callable[[float], float]
-"""Smallest probability of an event on one table, given its probability on a neighbour."""
+"""Function from the probability of an event on a table to its smallest probability on a neighbour."""
 
 
 def tradeoff_between(one: ArrayLike, other: ArrayLike) -> TradeOff:
-    """Return the trade-off of two distributions over the same outcomes, from one to the other.
+    """Return the trade-off function between two distributions over the same outcomes.
 
     Examples
     --------
@@ -123,10 +124,10 @@ def tradeoff_between(one: ArrayLike, other: ArrayLike) -> TradeOff:
 
 
 def composed_tradeoff(epsilons: Sequence[float]) -> TradeOff:
-    """Return the trade-off of independent releases, each of pure epsilon: the smallest there can be.
+    """Return the smallest possible trade-off of independent releases, each with a pure epsilon.
 
-    Each release is a post-processed answer at random with its epsilon (Kairouz, Oh and Viswanath 2015), so that the
-    trade-off of all is that of the product.
+    Each release is post-processed randomised response with its epsilon (Kairouz, Oh and Viswanath 2015), so the
+    trade-off of all releases is that of the product distribution.
 
     Examples
     --------
@@ -165,15 +166,15 @@ def tradeoff_lower_bound(
     """Return a lower bound on epsilon from one run, for a mechanism whose whole trade-off is claimed.
 
     Each canary was included independently with probability 1/2, and the number of guesses was fixed before the run. A
-    trade-off says more than an epsilon, so that one run shows more of it, most of all with Gaussian noise, where the
-    bound with a delta shows hardly anything (Mahloujifar, Melis and Chaudhuri 2025; proofs/one-run-audit.md).
+    trade-off says more than an epsilon, so one run gives a better bound, above all with Gaussian noise, where the
+    bound with a delta is close to 0 (Mahloujifar, Melis and Chaudhuri 2025; proofs/one-run-audit.md).
 
     Parameters
     ----------
     correct, guesses, canaries : int
         Number of right guesses, of all guesses, and of canaries.
     claim : callable
-        The trade-off that the mechanism would keep with a given epsilon.
+        Function from epsilon to the trade-off that the mechanism would then guarantee.
     alpha : float
         Probability that the returned value is too large, whatever the mechanism.
 
@@ -214,7 +215,7 @@ def _may_happen(tail: float, correct: int, guesses: int, canaries: int, least: T
     return True
 
 
-_ROUNDING: Final = 1e-9  # a tail that answers at random do have fits exactly
+_ROUNDING: Final = 1e-9  # tolerance, because randomised response meets the bound exactly
 _LARGE_SIGMA: Final = 1e4
 _MAX_EPSILON: Final = 64.0
 _EPSILON_STEP: Final = 1e-3  # relative precision of a bound
@@ -244,8 +245,8 @@ def neighbouring_tables(
 ) -> Iterator[tuple[RowCells, RowCells]]:
     """Yield every pair of neighbouring tables of at most ``max_records`` rows with ``n_cells`` possible values.
 
-    A table is a sequence of cell numbers. Rows that both tables contain keep their index. What depends on the index is
-    drawn independently for each, so it suffices to append added rows at the end (proofs/disjoint-trees.md).
+    A table is a sequence of cell numbers. Rows that both tables contain keep their index. Draws that depend on the
+    index are independent for each row, so it suffices to append added rows at the end (proofs/disjoint-trees.md).
 
     Parameters
     ----------

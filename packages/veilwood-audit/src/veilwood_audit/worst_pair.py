@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the worst pair: the neighbouring tables, and the outcomes, for which a release loses the most.
+"""Search for the worst pair: the neighbouring tables, and the outcomes, with the largest privacy loss of a release.
 
-Nothing is known about the target but how to run it. ``replayed_loss`` is the exact loss of a fit, step by step at the
-release door, under forced outcomes: it finds sums that move further than planned, whatever the path of an adaptive fit.
-``hockey_stick_bound`` needs samples only: it learns an event on one half of them and tests it on the other, so that it
-finds noise that is not what was planned. A search can refute a claim and never proves one.
+The target is a black box that is only run. ``replayed_loss`` is the exact privacy loss of a fit, step by step at the
+release door, under forced outcomes: it finds sums that change by more than planned, on any path of an adaptive fit.
+``hockey_stick_bound`` needs only samples: it learns an event on one half of them and tests it on the other half, so it
+finds noise that differs from the plan. A search can refute a claim and never proves one.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from veilwood_audit.noninterference import DoorEvent, event_cost, force_outcomes
 from veilwood_audit.statistics import ALPHA, RowCells, epsilon_lower_bound
 
 PairLoss: TypeAlias = Callable[[RowCells, RowCells, int], float]
-"""Loss of a pair of tables under the outcomes of a number."""
+"""Privacy loss of two tables under the forced outcomes with a given number."""
 SampledRelease: TypeAlias = Callable[[RowCells, int], Ints]
-"""Runs a mechanism on a table a number of times; returns what was released, one row per run."""
+"""Runs a mechanism on a table the given number of times and returns the releases, one row per run."""
 
-MAX_BINS: Final = 24  # of the values of one released number, if the event is learned
-MAX_PAIRED: Final = 6  # numbers of a release of which differences are looked at too
+MAX_BINS: Final = 24  # bins of the values of one released number, when an event is learned
+MAX_PAIRED: Final = 6  # maximum size of a release for which pairwise differences are used too
 _MIN_SURPLUS: Final = 4.0  # standard errors by which a number must differ between the tables to be part of the event
-_SEARCH_ALPHA: Final = 0.05  # of bounds that only guide the search
-_MAX_REMEMBERED: Final = 64  # fits whose exact inputs at the door are kept: most pairs share a table with another
-_FIRST_RUNS: Final = 2000  # per table and candidate pair
+_SEARCH_ALPHA: Final = 0.05  # significance level of bounds that only guide the search
+_MAX_REMEMBERED: Final = (
+    64  # fits whose exact inputs at the release door are cached: most pairs share a table with another pair
+)
+_FIRST_RUNS: Final = 2000  # runs per table of a candidate pair
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,11 @@ class WorstPair:
     Attributes
     ----------
     one, other : tuple of int
-        Neighbouring tables, as numbers of cells.
+        Neighbouring tables, as sequences of cell numbers.
     outcome : int
         Number of the forced outcomes.
     loss : float
-        Loss shown: exact if replayed, a lower bound if sampled.
+        Privacy loss of the pair: exact if replayed, a lower bound if sampled.
     tried : int
         Number of pairs that were compared.
     """
@@ -65,7 +67,7 @@ class WorstPair:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A pair as coordinates: the rows of both tables, those of the unit, and the index at which these stand."""
+    """A pair as coordinates: the common rows, the unit's rows in each table, and the index where they are inserted."""
 
     common: RowCells
     unit: RowCells
@@ -92,22 +94,22 @@ def search_worst_pair(
     enough: float = math.inf,
     seed: int = 0,
 ) -> WorstPair:
-    """Search for the pair with the largest loss: random starts, then one coordinate after the other.
+    """Search for the pair with the largest privacy loss: random starts, then one coordinate after the other.
 
     Parameters
     ----------
     loss_of : callable
-        Loss of two tables under the outcomes of a number, such as ``replayed_loss``.
+        Privacy loss of two tables under numbered outcomes, such as the result of ``replayed_loss``.
     n_cells, min_rows, max_rows : int
-        Number of different rows, and limits of the number of rows that both tables have.
+        Number of different rows, and limits on the number of rows that both tables contain.
     neighbours : Neighbours
-        Unit and adjacency of the claim. A unit has up to as many rows as it may have.
+        Unit and adjacency of the claim. A unit has at most its bounded number of rows.
     restarts, sweeps : int
-        Number of random starts, and of passes over all coordinates of each.
+        Number of random starts, and of passes over all coordinates per start.
     outcomes : int
         Number of outcomes to choose from.
     enough : float
-        A loss at which the search ends.
+        Privacy loss at which the search ends.
     seed : int
         Seed of the search, which is public.
 
@@ -208,11 +210,12 @@ def _coordinate_moves(
 
 
 def replayed_loss(fit: Callable[[RowCells], object], allowed: Loss) -> PairLoss:
-    """Return the exact loss of fits on two tables under the same forced outcomes, as a fraction of what was planned.
+    """Return a function that computes the exact privacy loss of fits on two tables, as a fraction of the planned loss.
 
-    It is the larger of two: that of all steps together, by what is ``allowed``, and that of the worst step, by its own
-    plan. Steps add up by epsilon if all of them are pure, and otherwise by rho, as in their plan. It is infinite if the
-    fits do not pass the door in the same steps: then something public depends on the rows.
+    Both fits run under the same forced outcomes. The function returns the larger of two fractions: the loss of all
+    steps relative to ``allowed``, and the loss of the worst step relative to its plan. Steps add up by epsilon if all
+    are pure, otherwise by rho. The result is infinite if the fits do not take the same steps at the release door: then
+    something public depends on the rows.
 
     Examples
     --------
@@ -242,7 +245,9 @@ def replayed_loss(fit: Callable[[RowCells], object], allowed: Loss) -> PairLoss:
                 return math.inf
             cost = event_cost(step, event.exact, neighbour.exact)[0]
             step_is_pure = step.loss.delta == 0
-            if not step_is_pure and isinstance(step.mechanism, LaplaceMechanism):  # pure noise in a plan by rho
+            if not step_is_pure and isinstance(
+                step.mechanism, LaplaceMechanism
+            ):  # a step of pure epsilon in a plan by rho
                 cost = cost**2 / 2
             pure, rho = pure + cost, rho + (cost**2 / 2 if step_is_pure else cost)
             planned = step.loss.epsilon if step_is_pure else step.loss.rho
@@ -271,7 +276,7 @@ def find_worst_pair(
     restarts: int = 4,
     sweeps: int = 1,
 ) -> WorstPair:
-    """Search for the worst pair by samples, and return the loss that fresh runs show on it.
+    """Search for the worst pair by samples, and return it with the privacy loss that fresh runs show.
 
     The search uses few runs per pair. Only the best pair is tested, with new runs, so that the bound is too large with
     probability ``alpha`` at most, however many pairs were tried.
@@ -300,7 +305,7 @@ def find_worst_pair(
 def hockey_stick_bound(
     one: NDArray[np.int64], other: NDArray[np.int64], *, delta: float = 0.0, alpha: float = ALPHA
 ) -> float:
-    """Return a lower bound on epsilon from samples of a release on two tables, with no event given.
+    """Return a lower bound on epsilon from samples of a release on two tables. The event is learned.
 
     An event is a set of releases that the first half of the samples shows to be more likely on one table: a sum of
     estimated log-ratios, number by number, above a threshold. The second half tests it. Both directions are tested.
@@ -335,7 +340,7 @@ def hockey_stick_bound(
 
 
 def _with_differences(rows: Ints) -> Ints:
-    """Append the differences of all pairs of numbers, which show noise that several of them share."""
+    """Append the differences of all pairs of released numbers, which reveal noise that several numbers share."""
     if not 1 < rows.shape[1] <= MAX_PAIRED:
         return rows
     first, second = np.triu_indices(rows.shape[1], 1)
@@ -373,7 +378,7 @@ def _learn_score(one: Ints, other: Ints) -> Callable[[Ints], Floats]:
 
 
 def _best_threshold(likely: Floats, unlikely: Floats, delta: float, alpha: float) -> float:
-    """Return the threshold whose event shows most, if the other half of the samples looks the same."""
+    """Return the threshold whose event gives the largest bound, if the other half of the samples looks the same."""
     candidates = np.unique(np.quantile(likely, np.linspace(0.01, 0.99, 50), method="lower"))
     likely, unlikely = np.sort(likely), np.sort(unlikely)
     k1, k0 = (len(side) - np.searchsorted(side, candidates, side="left") for side in (likely, unlikely))

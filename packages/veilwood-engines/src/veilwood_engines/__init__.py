@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines for rows that stay where they are: databases, clusters, lake tables and the memory of a GPU.
+"""Engines that process rows where they are stored: databases, clusters, lake tables and GPU memory.
 
-``veilwood.siblings`` names the modules; the core loads one when rows or ``veilwood.gpu`` ask for it.
+``veilwood.siblings`` lists the modules; the core loads a module when the type of the rows or ``veilwood.gpu`` needs it.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counting and prediction on an NVIDIA GPU, by CuPy: ``with veilwood_engines.gpu.use(): forest.fit(X, y)``.
+"""Counting and prediction on an NVIDIA GPU with CuPy: ``with veilwood_engines.gpu.use(): forest.fit(X, y)``.
 
-Sums equal those of ``counting``, bit for bit. Noise is drawn and splits are selected on the processor, never here. The
+Sums equal those of ``counting``, bit for bit. Noise is drawn and splits are selected on the CPU only. The
 kernels are in ``gpu.cu`` and ``gpu_rows.cu``; CuPy is imported only when a GPU is used.
 """
 
@@ -33,7 +33,7 @@ __all__ = ["in_use", "use"]  # the names of the public module ``veilwood.gpu``
 CodedRows: TypeAlias = tuple[Codes, Int32s, Int32s | None]
 
 _BLOCK_THREADS = 1024  # threads per block; one block fills a multiprocessor's shared memory with trees
-_MIN_ROWS_PER_BLOCK = 4 * _BLOCK_THREADS  # fewer rows per block do not repay its copy of the trees
+_MIN_ROWS_PER_BLOCK = 4 * _BLOCK_THREADS  # with fewer rows per block, copying the trees takes too long
 _PREDICTED_ROWS = 1 << 22  # rows on the device at once during prediction
 _NODE_BYTES = 16  # bytes of a node in shared memory
 
@@ -42,8 +42,8 @@ _NODE_BYTES = 16  # bytes of a node in shared memory
 def use() -> Iterator[None]:
     """Count and predict on the current GPU inside this block.
 
-    Every result is the same as without it, bit for bit; only the time differs. Splits of median and greedy forests are
-    still chosen on the processor. The choice holds for the calling thread.
+    Every result is the same as without a GPU, bit for bit; only the time differs. Splits of median and greedy forests
+    are still chosen on the CPU. Only the calling thread uses the GPU.
 
     Raises
     ------
@@ -130,7 +130,7 @@ class TreeGroup(NamedTuple):
 
 
 def group_trees(forest: Forest, leaf_bytes: int, capacity_bytes: int) -> list[TreeGroup]:
-    """Split a forest into groups of at most ``capacity_bytes``; a larger tree is a group alone.
+    """Split a forest into groups of at most ``capacity_bytes``; a larger tree is a group of its own.
 
     >>> from veilwood.data.encoding import EncodedColumn
     >>> from veilwood.trees.random import grow_multiway
@@ -172,7 +172,7 @@ class DeviceForest:
 
         target = cupy.ascontiguousarray(cupy.asarray(target, np.int32))
         owner = 0 if owner is None else cupy.ascontiguousarray(cupy.asarray(owner, np.int32))
-        # A counter of a block is a 32-bit number: none may see more rows than it can hold.
+        # A counter of a block has 32 bits, so no block may count more rows than fit in it.
         self._launch_kernel(
             "count_rows", columns, (2**32 - 1) // max(levels, 1), target, owner, np.int32(levels), totals
         )
@@ -236,14 +236,14 @@ def device_attribute(name: str) -> int:
 
 
 def _require_gpu() -> None:
-    """Raise SetupError if there is no CuPy or no GPU."""
+    """Raise SetupError if CuPy is not installed or finds no GPU."""
     try:
         import cupy
 
         n_devices = cupy.cuda.runtime.getDeviceCount()
     except ImportError as missing:
         raise SetupError(
-            "the GPU needs CuPy. Hint: run pip install 'veilwood[gpu]' (CUDA 13), or cupy-cuda12x for CUDA 12."
+            "the GPU needs CuPy. Hint: run pip install 'veilwood[gpu]' (CUDA 13) or pip install cupy-cuda12x (CUDA 12)."
         ) from missing
     except cupy.cuda.runtime.CUDARuntimeError as broken:
         raise SetupError(f"CuPy finds no GPU ({broken}). Hint: check nvidia-smi, or leave out use().") from broken
@@ -252,10 +252,10 @@ def _require_gpu() -> None:
 
 
 PART_ROWS: Final = 1 << 25  # rows per part in the device's memory
-_MIN_SCORED_ROWS: Final = 1 << 12  # rows per block; fewer do not repay its copy of a table
+_MIN_SCORED_ROWS: Final = 1 << 12  # rows per block; with fewer, copying the table takes too long
 _MAX_ROWS: Final = 1 << 18  # rows per block, so that no sum of gradients exceeds 32 bits
 _BLOCKS: Final = 8  # blocks per multiprocessor, so that it has work while others wait for memory
-_MAX_COPIES: Final = 32  # copies of a table, one per thread of a warp, so that none waits
+_MAX_COPIES: Final = 32  # copies of a table, one per thread of a warp, so that no thread waits
 _SHARED_MEMORY: Final = 1 << 16  # bytes per block for these copies, so that several blocks fit
 _SCORING_THREADS = 256  # threads per block of the kernels in ``gpu_rows.cu``
 _ROWS, _CLASSES, _GRADIENTS = 0, 1, 2  # modes of the kernel ``add_up``
@@ -368,7 +368,7 @@ class GpuBackend(queries.RowBackend):
         return np.asarray(random_integers(rows.n_rows, 16) < int(fraction * row_backend.DRAW_UNITS))
 
     def run_on_holdout(self, count: Callable[[row_backend.ScoredRows], Ints]) -> Ints:
-        """Return the sum of a function over the held-out rows, computed on the processor."""
+        """Return the sum of a function over the held-out rows, computed on the CPU."""
         return row_backend.sum_answers([count(rows.to_host()) for rows in self._holdout])
 
     def nonempty_cells(self, axes: Sequence[queries.Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lake tables, Delta Lake and Iceberg, as relations that can be read again in each pass.
 
-The files of such a table may hold deleted rows, so the library that reads its log decides which rows there are.
+The files of such a table may hold deleted rows, so the library that reads the log decides which rows are valid.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def open_delta(table: Any) -> Relation:
         table = DeltaTable(table)
     try:
         dataset = table.to_pyarrow_dataset()
-    except Exception:  # for example, rows deleted by vectors, which this version of deltalake cannot leave out
+    except Exception:  # for example, deletion vectors, which this version of deltalake cannot apply
         raise OutOfSchemaError(
             "the Delta Lake table needs a feature that deltalake cannot read into Arrow. Hint: pass a Spark frame, "
-            "or write Parquet."
+            "or write the table to Parquet."
         ) from None
 
     def scan_fragments(columns: list[str], batch_rows: int) -> Iterable[FramePiece]:
@@ -47,7 +47,7 @@ def open_delta(table: Any) -> Relation:
 
 
 def open_iceberg(table: Any) -> Relation:
-    """Open the current snapshot of a ``pyiceberg`` table, or the one in a metadata file, given by its address."""
+    """Open the current snapshot of a ``pyiceberg`` table, or the snapshot of the metadata file at an address."""
     if isinstance(table, str):
         try:
             from pyiceberg.table import StaticTable

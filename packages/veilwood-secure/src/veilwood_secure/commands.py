@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of ``veilwood secure``: setup, enrolment, and running a server, an owner or a user.
+"""Commands of ``veilwood secure``: setup, enrolment, and the roles of server, owner and user.
 
 The roles are implemented in ``veilwood_secure.roles``.
 """
@@ -34,14 +34,14 @@ def _require_extra() -> None:
 
 RoleFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of this role, created by setup.")]
 TaskName = Annotated[
-    str | None, typer.Option("--task", metavar="NAME", help="Task name. Required if there are several.")
+    str | None, typer.Option("--task", metavar="NAME", help="Task name. Required if the folder has several tasks.")
 ]
 
 
 @secure.command("setup")
 def set_up_task(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder for the folders of all roles.")],
-    schema: Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="Schema, a JSON file.")],
+    schema: Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="Schema file (JSON).")],
     owner: Annotated[
         list[str],
         typer.Option(
@@ -52,12 +52,14 @@ def set_up_task(
         list[str], typer.Option("--user", metavar="NAME", help="User who may query the model. May be repeated.")
     ],
     epsilon: Annotated[str, typer.Option("--epsilon", metavar="E", help="Privacy loss of training.")] = "1",
-    name: Annotated[str | None, typer.Option("--name", help="Task name. Default: derived from the schema.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="Task name. Default: name derived from the schema.")
+    ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option("--host", metavar="HOST", help="Host of servers 0, 1 and 2, in order. Repeat three times."),
+        typer.Option("--host", metavar="HOST", help="Host of a server. Pass it three times: for servers 0, 1 and 2."),
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="First port. Each server uses two.")] = 7100,
+    port: Annotated[int, typer.Option("--port", help="First port. Each server uses two ports.")] = 7100,
     listen: Annotated[
         str | None,
         typer.Option("--listen", metavar="ADDRESS", help="Address on which servers listen. Default: their host."),
@@ -72,12 +74,18 @@ def set_up_task(
         float, typer.Option("--timeout", help="Seconds after which a silent party counts as lost.")
     ] = 60.0,
     keys: Annotated[
-        bool, typer.Option("--keys/--no-keys", help="Draw all keys here, or let each role request a certificate.")
+        bool,
+        typer.Option(
+            "--keys/--no-keys",
+            help="Create the keys of all roles on this machine, or let each role create its key and "
+            "request a certificate.",
+        ),
     ] = True,
 ) -> None:
-    """Create keys, certificates and a configuration for each role. Run again with --name to add a task.
+    """Create keys, certificates and a configuration for each role.
 
-    Servers check one another (servers=checked) if the protocol can run on such servers.
+    Run it again with --name to add a task. The servers check each other's messages (servers=checked) if the protocol
+    supports it.
 
     \b
     Example:
@@ -96,7 +104,10 @@ def set_up_task(
     for argument in owner:
         party, _, columns = argument.partition("=")
         if party in owners:
-            raise UseError(f"--owner {party} was given twice. Hint: give each owner another name, or all its columns.")
+            raise UseError(
+                f"--owner {party} was given twice. Hint: give each owner a different name, or list all "
+                "columns of an owner at once."
+            )
         owners[party] = columns.split(",") if columns else None
     task = Task(
         name or default_task_name(public),
@@ -129,7 +140,9 @@ def set_up_task(
     for config in configs:
         print(f"  {config.folder.name:<20} for {config.party_name}")
     if known:
-        print("Give the roles that exist already their new tasks.json. Their operators read it and put it in place.")
+        print(
+            "Send each existing role its new tasks.json. Its operator must read the file and install it in the folder."
+        )
     if known.issuperset(config.folder.name for config in configs):
         return
     if not keys:
@@ -142,9 +155,9 @@ def set_up_task(
 
 @secure.command("request")
 def request_identity(folder: RoleFolder) -> None:
-    """Draw a key for this role on this machine and write a certificate request.
+    """Create a key for this role on this machine and write a certificate request.
 
-    Use it for renewal too: the present certificate stays in use until the new one is installed.
+    Run it also to renew a certificate: the current certificate stays in use until you install the new certificate.
 
     \b
     Example:
@@ -171,7 +184,7 @@ def sign_identity(
         typer.Argument(metavar="WHO", help="Role and name of the requester, which you have verified: 'owner north'."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="PEM", help="Output file for the certificate.")],
-    days: Annotated[int, typer.Option("--days", help="Validity in days.")] = 365,
+    days: Annotated[int, typer.Option("--days", help="Validity of the certificate in days.")] = 365,
     force: Force = False,
 ) -> None:
     """Sign the certificate request of a role whose identity you have verified.
@@ -223,7 +236,9 @@ def run_server(
         typer.Option("--metrics", metavar="PORT", help="Serve /metrics, /health and /ready on 127.0.0.1:PORT."),
     ] = None,
 ) -> None:
-    """Run one of the three servers until interrupted. Logs go to stderr and contain no value or number of rows.
+    """Run one of the three servers until interrupted.
+
+    Logs go to standard error. They contain no private values and no number of rows.
 
     \b
     Example:
@@ -251,19 +266,30 @@ def run_server(
 def run_owner(
     folder: RoleFolder,
     table: Annotated[
-        str | None, typer.Argument(metavar="[TABLE]", help="Rows: CSV, Parquet or Arrow. Without it, print the status.")
+        str | None,
+        typer.Argument(
+            metavar="[TABLE]", help="Rows as CSV, Parquet or Arrow. Default: none; print the status of the servers."
+        ),
     ] = None,
     task: TaskName = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is trained.")] = True,
     pad_to: Annotated[
-        int | None, typer.Option("--pad-to", metavar="N", help="Pad to N rows, to hide the number of rows.")
+        int | None,
+        typer.Option("--pad-to", metavar="N", help="Number of rows to pad to, which hides the true number of rows."),
     ] = None,
     part: Annotated[
         str,
-        typer.Option("--part", metavar="NAME", help="Name of these rows. Sending the same name again replaces them."),
+        typer.Option(
+            "--part", metavar="NAME", help="Name of this batch of rows. A batch with the same name replaces it."
+        ),
     ] = "rows",
-    more: Annotated[bool, typer.Option("--more", help="Wait for another part before training.")] = False,
-    retire: Annotated[bool, typer.Option("--retire", help="Delete the model at the servers instead.")] = False,
+    more: Annotated[
+        bool, typer.Option("--more", help="Announce another batch: the servers wait for it before training.")
+    ] = False,
+    retire: Annotated[
+        bool,
+        typer.Option("--retire", help="Delete the model from the servers and block queries, instead of sending rows."),
+    ] = False,
     ledger: Annotated[
         str | None, typer.Option("--ledger", metavar="DB", help="Ledger to charge. Default: ledger.db in FOLDER.")
     ] = None,
@@ -310,7 +336,9 @@ def _describe_wait(status: dict[str, Any]) -> str:
     return missing + failed
 
 
-AlignmentName = Annotated[str, typer.Option("--name", help="Name of this alignment, common to all owners, used once.")]
+AlignmentName = Annotated[
+    str, typer.Option("--name", help="Name of this alignment: the same for all owners, and never used again.")
+]
 IdColumn = Annotated[str, typer.Option("--id", metavar="COLUMN", help="Column with the ids.")]
 OutFile = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Output file.")]
 
@@ -323,12 +351,17 @@ def align_start(
     name: AlignmentName,
     out: OutFile,
     pad_to: Annotated[
-        int | None, typer.Option("--pad-to", metavar="N", help="Pad to N ids, to hide their number from other owners.")
+        int | None,
+        typer.Option(
+            "--pad-to", metavar="N", help="Number of ids to pad to, which hides the true number from other owners."
+        ),
     ] = None,
     task: TaskName = None,
     force: Force = False,
 ) -> None:
-    """Blind this owner's ids, to find the rows that all owners of columns have. Send the file to the next owner.
+    """Blind this owner's ids, the first step to find the rows that all owners have.
+
+    Send the output file to the next owner of columns.
 
     \b
     Example:
@@ -351,7 +384,9 @@ def align_blind(
     task: TaskName = None,
     force: Force = False,
 ) -> None:
-    """Blind the ids of another owner once more. When all owners have, send the file to all of them.
+    """Add this owner's blinding to the ids of another owner.
+
+    After every owner has blinded the ids, send the output file to all owners.
 
     \b
     Example:
@@ -370,14 +405,17 @@ def align_blind(
 def align_finish(
     folder: RoleFolder,
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="This owner's rows, as for align-start.")],
-    ids: Annotated[list[Path], typer.Argument(metavar="IDS...", help="Ids of every owner, blinded by all of them.")],
+    ids: Annotated[
+        list[Path],
+        typer.Argument(metavar="IDS...", help="Files with the ids of every owner, each blinded by all owners."),
+    ],
     column: IdColumn,
     name: AlignmentName,
     out: OutFile,
     task: TaskName = None,
     force: Force = False,
 ) -> None:
-    """Write the rows that all owners have, in an order common to all of them, without the ids.
+    """Write the rows that all owners have, without ids and in an order common to all owners.
 
     \b
     Example:
@@ -392,11 +430,11 @@ def align_finish(
     lists = [BlindedIds.from_bytes(file.read_bytes()) for file in ids]
     chosen = Owner(folder, task).alignment(name).finish(lists, len(rows))
     rows.iloc[chosen].drop(columns=column).to_csv(out, index=False)
-    print(f"{out}: the rows of this owner that all owners have. Contribute them as they are.")
+    print(f"{out}: the rows of this owner that all owners have. Contribute this file unchanged.")
 
 
 def _read_texts(table: Path, column: str) -> Any:
-    """Read a CSV file without changing a text."""
+    """Read a CSV file with all values as unchanged strings."""
     import pandas as pd
 
     try:
@@ -404,7 +442,7 @@ def _read_texts(table: Path, column: str) -> Any:
     except (OSError, ValueError) as error:
         raise UseError(f"{table} cannot be read: {getattr(error, 'strerror', None) or 'not a CSV file'}.") from None
     if column not in rows:
-        raise UseError(f"{table} has no column {column!r}. Hint: pass the column of ids.")
+        raise UseError(f"{table} has no column {column!r}. Hint: pass the name of the column of ids with --id.")
     return rows
 
 
@@ -417,7 +455,8 @@ def query_model(
         Path | None, typer.Option("--out", "-o", metavar="CSV", help="Output file. Default: standard output.")
     ] = None,
     receipts: Annotated[
-        Path | None, typer.Option("--receipts", metavar="JSON", help="Output file for the servers' signed statements.")
+        Path | None,
+        typer.Option("--receipts", metavar="JSON", help="Output file for the answers as signed by the servers."),
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -456,12 +495,12 @@ def verify_receipts(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of any role of the task.")],
     receipts: Annotated[Path, typer.Argument(metavar="JSON", help="Receipts written by veilwood secure user.")],
     table: Annotated[
-        str | None, typer.Argument(metavar="[TABLE]", help="Queries. Check that the answers are answers to these rows.")
+        str | None, typer.Argument(metavar="[TABLE]", help="Queries that the signed answers must match.")
     ] = None,
     task: TaskName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify the servers' signatures under answers, and print what was answered.
+    """Verify the servers' signatures on answers, and print the answers.
 
     \b
     Example:
@@ -494,7 +533,10 @@ def verify_receipts(
         for name, array in queries.items():
             signed = np.concatenate([batch.queries[name] for batch in batches], axis=-1)
             if not np.array_equal(signed, array):
-                raise UseError(f"{receipts} has answers to other rows than those of {table}.")
+                raise UseError(
+                    f"{receipts} has answers to different rows from those of {table}. Hint: pass the "
+                    "queries of these receipts."
+                )
     labels = class_labels(chosen.public_schema)[np.concatenate([batch.answers for batch in batches])]
     target = chosen.public_schema.target.name
     text = "\n".join([f"row,{target}", *(f"{row},{label}" for row, label in enumerate(labels))])
@@ -503,9 +545,9 @@ def verify_receipts(
 
 @secure.command("demo")
 def show_demo(
-    folder: Annotated[Path | None, typer.Option("--folder", help="Folder that keeps configurations and logs.")] = None,
+    folder: Annotated[Path | None, typer.Option("--folder", help="Output folder for configurations and logs.")] = None,
     lie: Annotated[
-        bool, typer.Option("--lie", help="Let a server change one bit first, and show that it is caught.")
+        bool, typer.Option("--lie", help="First let a server change one bit, and show that the change is detected.")
     ] = False,
 ) -> None:
     """Run three servers, two owners and a user on this machine, and report what each of them saw.

@@ -377,7 +377,9 @@ class Client:
                 failure = f"status {response.status_code}"
             time.sleep(wait)
             wait *= 2
-        raise ServiceError(f"the service at {self._http.base_url} does not respond ({failure}).", 0)
+        raise ServiceError(
+            f"the service at {self._http.base_url} does not respond ({failure}). Hint: check the address.", 0
+        )
 
 
 def _read_pieces(file: IO[bytes]) -> Iterator[bytes]:

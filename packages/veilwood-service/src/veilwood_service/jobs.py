@@ -44,7 +44,7 @@ from veilwood_service.training import load_model, make_estimator
 
 _POLL_SECONDS: Final = 0.2
 _HEARTBEAT_SECONDS: Final = 5.0
-_HEADS_SECONDS: Final = 60.0  # between two notes of the ledgers' last events outside the database
+_HEADS_SECONDS: Final = 60.0  # interval of writing the ledgers' last events outside the database
 _MAX_TRIES: Final = 3  # maximum number of starts of a job whose worker crashes before its charge
 _LOST_AFTER_SECONDS: Final = 30.0  # without a heartbeat; six times the interval of heartbeats
 _ERROR_PAUSE_SECONDS: Final = 1.0

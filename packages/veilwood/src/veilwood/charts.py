@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Text and lines take the colour of the text around them, paler for secondary ones: pages may be light or dark.
+# Pages may be light or dark, so text and lines take the colour of the surrounding text, paler for secondary elements.
 INK, SOFT, RULE = "currentColor", "currentColor;0.72", "currentColor;0.18"
 # Fills with a contrast of at least 3 to 1 with white and with black.
 BLUE, WARM = "#2f7fb5", "#c8553d"
-# Colours of outputs, in this order; repeated if there are more.
+# Colours of outputs, in this order; they repeat if there are more outputs than colours.
 COLOURS = (BLUE, WARM, "#3f8f4c", "#9163aa", "#b07a10", "#3f8895", "#8a7866", "#bf5287")
-FONT_SIZE = 11.5  # pixels: the smallest text of a chart, whose width is that of a telephone
+FONT_SIZE = 11.5  # pixels: the smallest text in a chart as wide as the screen of a telephone
 EFFECT_WIDTH = 336  # pixels
 
 
@@ -32,7 +32,7 @@ def html_card(
 ) -> str:
     """Return an HTML card for notebooks, light or dark: title, badge, lines, table with a header row, and charts.
 
-    ``key`` names colours; ``badge`` is a text and its colour.
+    ``key`` maps names to colours; ``badge`` is a pair of text and colour.
 
     >>> html_card("Plan", "one <line>").count("&lt;line&gt;")
     1
@@ -104,7 +104,7 @@ class Svg:
 
 
 def _paint(key: str, colour: str) -> str:
-    """Return the attributes of a colour, which may have an opacity: "currentColor;0.7"."""
+    """Return the SVG attributes of a colour with an optional opacity, such as "currentColor;0.7"."""
     name, _, opacity = colour.partition(";")
     return f'{key}="{name}"' + (f' {key}-opacity="{opacity}"' if opacity else "")
 
@@ -124,7 +124,7 @@ def format_value(value: float) -> str:
 
 
 def posterior_range(prior: float, epsilon: float, delta: float = 0.0) -> tuple[float, float]:
-    """Return the smallest and largest probability that a belief can reach, whatever else is known.
+    """Return the smallest and largest probability to which a release can move a belief, for any background knowledge.
 
     >>> tuple(round(probability, 3) for probability in posterior_range(0.5, 1.0))
     (0.269, 0.731)
@@ -136,19 +136,19 @@ def posterior_range(prior: float, epsilon: float, delta: float = 0.0) -> tuple[f
 
 
 _IN_SCALE: Final = (0.025, 0.95)  # numbers between these quantiles of the released histogram are drawn to scale
-_TAIL: Final = 0.09  # width of a tail that is not drawn to scale, of the whole
-_GAP: Final = 0.025  # between a tail and the rest
+_TAIL: Final = 0.09  # width of a tail that is not drawn to scale, as a fraction of the axis
+_GAP: Final = 0.025  # gap between a tail and the rest, as a fraction of the axis
 
 
 class NumberAxis(NamedTuple):
-    """Horizontal axis of a numeric column, as fractions of its width: one for reports, notebooks and matplotlib.
+    """Horizontal axis of a numeric column, in fractions of its width. Shared by reports, notebooks and matplotlib.
 
     Attributes
     ----------
     spans : tuple of (float, float)
-        Left and right end of each interval.
+        Left and right ends of each interval.
     ticks : tuple of (float, str)
-        Places and labels; no two labels are equal.
+        Positions and labels; no two labels are equal.
     """
 
     spans: tuple[tuple[float, float], ...]
@@ -156,7 +156,7 @@ class NumberAxis(NamedTuple):
 
 
 def number_axis(edges: Sequence[float], rows: Sequence[float] | None = None) -> NumberAxis:
-    """Return an axis to scale for nearly all rows. Tails with few rows are broken off, with a gap, if they are long.
+    """Return an axis that is to scale for nearly all rows. Long tails with few rows are set apart by a gap.
 
     >>> number_axis([0, 10, 20, 365], [60, 38, 2]).ticks
     ((0.0, '0'), (0.221, '5'), (0.443, '10'), (0.664, '15'), (0.885, '20'), (1.0, '365'))
@@ -189,7 +189,7 @@ def number_axis(edges: Sequence[float], rows: Sequence[float] | None = None) -> 
 
 
 def format_tick(number: float) -> str:
-    """Return a number for an axis; the half that separates integers is dropped.
+    """Return the label of a number on an axis. A bound halfway between two integers is shown as the lower integer.
 
     >>> format_tick(365.5), format_tick(0.25), format_tick(-0.5), format_tick(20000)
     ('365', '0.25', '0', '20,000')
@@ -201,7 +201,7 @@ def format_tick(number: float) -> str:
 
 
 def _round_numbers(low: float, high: float) -> Iterator[float]:
-    """Iterate over about five round numbers between two."""
+    """Iterate over about five round numbers between ``low`` and ``high``."""
     step = 10.0 ** math.floor(math.log10((high - low) / 5))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= 6)
     for count in range(math.ceil(low / step), math.floor(high / step) + 1):
@@ -209,7 +209,7 @@ def _round_numbers(low: float, high: float) -> Iterator[float]:
 
 
 def padded_range(low: float, high: float) -> tuple[float, float]:
-    """Return a range that includes 0, and a little more than its ends."""
+    """Return a range that includes 0 and extends slightly beyond ``low`` and ``high``."""
     low, high = min(low, 0.0), max(high, 0.0)
     reach = max(high - low, 1e-9)
     return low - 0.04 * reach, high + 0.04 * reach
@@ -260,7 +260,7 @@ def draw_number_effect(
 ) -> str:  # fmt: skip
     """Draw the effect of each interval of numbers as steps with a band, above the released number of rows in grey.
 
-    One more group than intervals is that of missing values: a dot with a whisker, beyond a gap.
+    If there is one more group than intervals, it holds missing values: a dot with a whisker, beyond a gap.
     """
     n = len(edges) - 1
     axis, has_missing = number_axis(edges, rows), len(effect) > n
@@ -320,12 +320,12 @@ def _signed(value: float) -> str:
 
 
 def _separated(low: float, high: float, place: Callable[[float], float], least: float) -> list[float]:
-    """Return 0 and those ends of a range that lie at least so many pixels from it."""
+    """Return 0, and each end of the range that lies at least ``least`` pixels from 0."""
     return [0.0, *(value for value in (low, high) if abs(place(value) - place(0)) >= least)]
 
 
 def unbroken_runs(spans: Sequence[tuple[float, float]]) -> list[list[int]]:
-    """Return the indices of intervals, split where there is a gap."""
+    """Return the indices of intervals, split into lists wherever two neighbouring intervals have a gap."""
     runs = [[0]]
     for i in range(1, len(spans)):
         if spans[i][0] - spans[i - 1][1] > _GAP / 2:
@@ -340,12 +340,12 @@ def draw_heatmap(
     values: NDArray[np.float64],
     names: tuple[str, str] = ("rows", "columns"),
 ) -> str:
-    """Draw a table of signed numbers as colours: blue for positive, red for negative. ``names`` are of its axes."""
+    """Draw a table of signed numbers as colours: blue for positive, red for negative. ``names`` label its axes."""
     left, top = 120, 22
     side = min(34.0, (EFFECT_WIDTH - left - 8) / max(len(columns), 1))
     tall = min(26.0, max(15.0, 300 / max(len(rows), 1)))
     bottom = top + tall * len(rows)
-    below = bottom + 22 + 7 * min(11, max(map(len, columns)))  # room for labels that are turned
+    below = bottom + 22 + 7 * min(11, max(map(len, columns)))  # room for rotated labels
     picture = Svg(EFFECT_WIDTH, below + 8, f"Effect of {names[0]} and {names[1]} together")
     largest = max(float(np.abs(values).max(initial=0.0)), 1e-9)
     picture.draw_text(left - 6, 12, shorten_label(names[0], 18), anchor="end", colour=SOFT)
@@ -370,7 +370,7 @@ def draw_heatmap(
 
 
 def _draw_unit_square(picture: Svg, left: float, top: float, side: float, names: tuple[str, str]) -> None:
-    """Draw the axes of two fractions, with grid lines."""
+    """Draw a square with both axes from 0 to 100%, with grid lines."""
     for tick in (0, 0.25, 0.5, 0.75, 1):
         x, y = left + side * tick, top + side * (1 - tick)
         picture.draw_line(x, top, x, top + side)
@@ -383,7 +383,7 @@ def _draw_unit_square(picture: Svg, left: float, top: float, side: float, names:
 
 
 def draw_calibration(points: Sequence[tuple[float, float, float, float, float]]) -> str:
-    """Draw observed frequencies against predicted probabilities: (predicted, observed, low, high, rows)."""
+    """Draw a calibration chart. Each point is (predicted probability, observed frequency, low, high, rows)."""
     left, top, side = 58, 10, 250
     picture = Svg(EFFECT_WIDTH, 306, "Calibration: observed frequency by predicted probability")
     _draw_unit_square(picture, left, top, side, ("predicted", "observed"))
@@ -397,7 +397,7 @@ def draw_calibration(points: Sequence[tuple[float, float, float, float, float]])
 
 
 def draw_roc(points: Sequence[tuple[float, float, float, float]]) -> str:
-    """Draw an ROC curve with its band: (false positive rate, sensitivity, its low end, its high end)."""
+    """Draw an ROC curve with a band. Each point is (false positive rate, sensitivity, low end, high end)."""
     left, top, side = 58, 10, 250
     picture = Svg(EFFECT_WIDTH, 306, "ROC curve: sensitivity by false positive rate")
     _draw_unit_square(picture, left, top, side, ("1 - specificity", "sensitivity"))
@@ -416,7 +416,7 @@ def draw_confusion_matrix(classes: Sequence[str], counts: NDArray[np.float64]) -
     n = len(classes)
     left, top = 108, 24
     side = min(56.0, (EFFECT_WIDTH - left - 8) / n)
-    below = 22 + 7 * min(12, max(map(len, classes)))  # room for labels that are turned
+    below = 22 + 7 * min(12, max(map(len, classes)))  # room for rotated labels
     picture = Svg(EFFECT_WIDTH, top + side * n + below + 8, "Fractions of each true class by predicted class")
     counts = np.maximum(counts, 0)  # noisy counts can be negative
     fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -427,7 +427,7 @@ def draw_confusion_matrix(classes: Sequence[str], counts: NDArray[np.float64]) -
             picture.draw_box(
                 left + side * j, top + side * i, side - 1, side - 1, BLUE, 0.04 + 0.86 * float(fractions[i, j])
             )
-            if side >= 30:  # pixels: smaller cells have no room for a number
+            if side >= 30:  # pixels: a smaller cell is too small for a number
                 x, y = left + side * (j + 0.5), top + side * (i + 0.5) + 4
                 colour = "#ffffff" if fractions[i, j] > 0.55 else INK
                 picture.draw_text(x, y, f"{fractions[i, j]:.0%}", anchor="middle", colour=colour)

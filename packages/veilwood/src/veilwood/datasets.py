@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small public data sets without a download, each with its schema: two computed by rules, one from scikit-learn."""
+"""Small public data sets with schemas; no download needed. Two are computed from rules, one is in scikit-learn."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _CAR_DOMAINS = {
     "lug_boot": ("small", "med", "big"),
     "safety": ("low", "med", "high"),
 }
-# Concepts of the decision model (see ``car``), as levels from 0, the worst: price by buying and maint, in the order of
-# their categories, and the class by levels of price and of technical quality.
+# Tables of the decision model (see ``car``), as levels from 0 (worst): the price for each pair of buying and maint, in
+# the order of their categories, and the class for each pair of price and technical quality.
 _PRICE_LEVELS = {
     "vhigh": (0, 0, 1, 1),
     "high": (0, 1, 1, 1),
@@ -52,7 +52,7 @@ _CAR_CLASS = (
 
 
 def car() -> Dataset:
-    """Return Car Evaluation: all 1728 combinations of six attributes, labelled by a decision model.
+    """Return the Car Evaluation data set: all 1728 combinations of six attributes, labelled by a decision model.
 
     The model (M. Bohanec, V. Rajkovic, 1988) rates a car by its price and its technical quality; price
     follows from buying and maintenance, quality from comfort and safety, comfort from doors, persons and
@@ -90,7 +90,7 @@ def _rate_comfort(doors: str, persons: str, boot_level: int) -> int:
 
 
 def balance_scale() -> Dataset:
-    """Return Balance Scale: all 625 loads of a scale, labelled with the side it tips to.
+    """Return the Balance Scale data set: all 625 loads of a scale, labelled with the side to which it tips.
 
     UCI Machine Learning Repository, CC BY 4.0 (T. Hume, R. Siegler, 1994).
 
@@ -109,7 +109,7 @@ def balance_scale() -> Dataset:
 
 
 def iris() -> Dataset:
-    """Return Iris (R. A. Fisher, 1936) as in scikit-learn: four lengths in centimetres, three species.
+    """Return the Iris data set (R. A. Fisher, 1936) of scikit-learn: four lengths in centimetres, three species.
 
     The bounds are round numbers from general knowledge of these species, not read from the data.
 
@@ -126,7 +126,7 @@ def iris() -> Dataset:
     features = tuple(Column(name, "numeric", lower=low, upper=high) for name, (low, high) in bounds.items())
     classes = ("Iris-setosa", "Iris-versicolor", "Iris-virginica")
     schema = Schema("iris", "classification", Column("class", "categorical", values=classes), features)
-    from sklearn.datasets import load_iris  # scikit-learn takes long to import
+    from sklearn.datasets import load_iris  # scikit-learn is slow to import
 
     values, species = load_iris(return_X_y=True)
     labels = [classes[place] for place in species]

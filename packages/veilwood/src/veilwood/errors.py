@@ -6,7 +6,7 @@
     VeilwoodError (ValueError)          exit code 2: the input must change
     ├── ParameterError                  name, value
     ├── NotFoundError                   kind, name
-    ├── UseError                        the call has no meaning here
+    ├── UseError                        the call is not valid here
     ├── SetupError                      the installation lacks something
     ├── UnreadableError                 malformed text or number
     ├── MechanismError                  a mechanism rejects its input
@@ -25,8 +25,8 @@
     PrivacyWarning, UtilityWarning (UserWarning)
     └── WeakGuaranteeWarning (PrivacyWarning)
 
-``exit_code`` is that of the command line. No message contains a value of a private row unless the custodian has asked
-to see values (``data.problems``).
+``exit_code`` is the exit code of the command line. No message contains a value of a private row unless the custodian
+enabled the display of values (``data.problems``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def short_repr(value: object) -> str:
 
 
 def shorten_text(text: str, max_length: int = _MAX_REPR_LENGTH) -> str:
-    """Return a text as one line of bounded length that can be printed anywhere."""
+    """Return a text as a single printable line of at most ``max_length`` characters, plus an ellipsis if shortened."""
     line = " ".join(text[: 2 * max_length].split()).encode(errors="backslashreplace").decode()
     return line if len(line) <= max_length else f"{line[:max_length]}..."
 
@@ -58,7 +58,7 @@ def shorten_text(text: str, max_length: int = _MAX_REPR_LENGTH) -> str:
 def redact_url(address: str) -> str:
     """Return an address without its secrets: user and password before the host, and everything after a question mark.
 
-    The name of a database table stays.
+    The name of a database table is not removed.
 
     >>> redact_url("https://me:secret@example.org/visits.csv?token=1"), redact_url("visits.csv")
     ('https://example.org/visits.csv', 'visits.csv')
@@ -69,7 +69,7 @@ def redact_url(address: str) -> str:
     """
     if "://" not in address:
         return address
-    if address.startswith("postgres"):  # also if the password has unquoted slashes: it must not be recorded
+    if address.startswith("postgres"):  # handles unquoted slashes in a password, which must not be recorded
         address = re.sub("//.*@", "//", address)
     location, _, table = address.partition("#")
     redacted = re.sub("//[^/]*@", "//", location.partition("?")[0])
@@ -83,7 +83,7 @@ class VeilwoodError(ValueError):
 
 
 class ParameterError(VeilwoodError):
-    """A parameter has an invalid value. ``name`` and ``value`` are those of the parameter."""
+    """A parameter has an invalid value. ``name`` is the parameter, ``value`` is what was passed."""
 
     def __init__(self, name: str, value: object, problem: str, hint: str = "") -> None:
         super().__init__(f"{name}={short_repr(value)} {problem}." + (f" Hint: {hint}." if hint else ""))
@@ -92,7 +92,7 @@ class ParameterError(VeilwoodError):
 
 
 class NotFoundError(VeilwoodError):
-    """A named resource does not exist. ``kind`` says what it would be, ``name`` how it was asked for."""
+    """A named resource does not exist. ``kind`` is the kind of resource, ``name`` the name that was requested."""
 
     def __init__(self, kind: str, name: object, *, where: str = "", hint: str = "") -> None:
         location = f" in {where}" if where else ""
@@ -108,11 +108,11 @@ def _plural_of(noun: str) -> str:
 
 
 class UseError(VeilwoodError):
-    """A call has no meaning in this state or for this object; the message says what to call instead."""
+    """A call is not valid for this object or in its present state; the message says what to call instead."""
 
 
 class SetupError(VeilwoodError):
-    """The installation lacks something: the packages of an extra, a GPU, the operating system's entropy source."""
+    """The installation lacks a requirement: the packages of an extra, a GPU, or the system's entropy source."""
 
 
 class UnreadableError(VeilwoodError):
@@ -120,11 +120,11 @@ class UnreadableError(VeilwoodError):
 
 
 class MechanismError(VeilwoodError):
-    """A mechanism was given input that it cannot make private exactly."""
+    """A mechanism was given input for which its exact guarantee does not hold."""
 
 
 class PlanError(VeilwoodError):
-    """A plan is malformed, claims a smaller loss than its steps have, or is not the plan of this fit."""
+    """A plan is malformed, claims a smaller privacy loss than its steps have, or is not the plan of this fit."""
 
 
 class SchemaError(VeilwoodError):
@@ -132,14 +132,14 @@ class SchemaError(VeilwoodError):
 
 
 class UndeclaredSchemaError(SchemaError):
-    """A guarantee was requested without declaring what is public about the data."""
+    """A guarantee was requested without a declared schema."""
 
 
 class OutOfSchemaError(VeilwoodError):
     """The data does not fit the schema.
 
-    ``column`` names the first column concerned, ``problems`` every column and kind of problem. ``value`` is None unless
-    the custodian has asked to see values (``data.problems``).
+    ``column`` names the first column with a problem; ``problems`` lists every such column and the kind of its problem.
+    ``value`` is None unless the custodian enabled the display of values (``data.problems``).
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class OutOfSchemaError(VeilwoodError):
         self.problems = problems
 
     def in_short(self) -> str:
-        """Return columns and kinds of problems, as a ledger records them."""
+        """Return the columns and the kinds of their problems, as recorded in a ledger."""
         listed = ", ".join(f"{column!r}: {kind}" for column, kind in self.problems)
         subject = "the table" if self.column is None else f"{self.column!r}"
         return listed or f"{subject}: does not fit the schema"
@@ -167,7 +167,7 @@ class DomainTooLargeError(VeilwoodError):
 
 
 class PartyError(VeilwoodError):
-    """A server, owner or user of a secure computation is lost, slow, unknown or lying. ``party`` names it."""
+    """A party of a secure computation disconnected, timed out, is unknown or misbehaved. ``party`` names it."""
 
     def __init__(self, message: str, *, party: str | None = None) -> None:
         super().__init__(message)
@@ -206,15 +206,15 @@ class ModelFileError(FileError):
 
 
 class SignatureError(FileError):
-    """A signature is missing, broken, of another key, or of another file."""
+    """A signature is missing or invalid, or belongs to another key or another file."""
 
 
 class PrivacyWarning(UserWarning):
-    """No guarantee holds (infinite epsilon, inferred schema, seeded noise), or a budget may not be enforced."""
+    """No guarantee holds (infinite epsilon, inferred schema, seeded noise), or the budget may not be enforced."""
 
 
 class WeakGuaranteeWarning(PrivacyWarning):
-    """The guarantee holds, but its epsilon is so large that it is weak or nearly none."""
+    """The guarantee holds, but its epsilon is so large that it protects little."""
 
 
 class UtilityWarning(UserWarning):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of the Markdown of certificates and audit reports to HTML pages."""
+"""Conversion of certificates and audit reports from Markdown to HTML pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ text-align: left; vertical-align: top; overflow-wrap: anywhere } code { backgrou
 
 
 def html_page(markdown: str) -> str:
-    """Return an HTML page for the Markdown that this library writes: headings, tables, lists, images, paragraphs.
+    """Convert Markdown written by this library (headings, tables, lists, images, paragraphs) to an HTML page.
 
     Examples
     --------

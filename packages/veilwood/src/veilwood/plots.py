@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of results with matplotlib. Opens no windows.
 
-Functions ``plot_...`` draw on one axis and set a caption; the others return a figure.
+Functions named ``plot_...`` draw on one matplotlib ``Axes`` and set a caption; the others return a figure.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ COLOURS = ("#0072b2", "#c04f00", "#00805c", "#a8568a", "#7a6a00", "#000000")
 # Lines differ in colour and marker, so that they are distinct in grey too.
 MARKERS = ("o", "s", "^", "D", "v", "P")
 GREY = "#6f6f6f"
-# Limits of legibility: labels of an axis, cells with numbers, leaves of a tree, and characters of a label.
+# Limits of legibility: labels per axis, cells with numbers, leaves per tree, and characters per label.
 _MAX_LABELS, _MAX_WRITTEN_CELLS, _MAX_LEAVES, _MAX_LABEL_LENGTH = 12, 48, 32, 24
 _captions: WeakKeyDictionary[Axes, str] = WeakKeyDictionary()
 
@@ -77,12 +77,12 @@ def caption(ax: Axes) -> str:
     How far the model can move a belief about one person at epsilon 1: from 50% to at most 73.1%.
     """
     if ax not in _captions:
-        raise UseError("this axis has no caption. Hint: pass the axis that a plot_* function returned.")
+        raise UseError("these axes have no caption. Hint: pass the axes that a plot_* function returned.")
     return _captions[ax]
 
 
 def save(ax: Axes, path: str | PathLike[str], **options: Any) -> None:
-    """Write the figure of an axis to a file that contains the caption (PNG, SVG and PDF).
+    """Write the figure that contains the axes to a PNG, SVG or PDF file with the caption embedded.
 
     Examples
     --------
@@ -94,13 +94,13 @@ def save(ax: Axes, path: str | PathLike[str], **options: Any) -> None:
     """
     key = {".pdf": "Subject"}.get(Path(path).suffix, "Description")
     figure: Any = ax.figure
-    while not isinstance(figure, Figure):  # an axis of a subfigure: only the figure can be saved
+    while not isinstance(figure, Figure):  # the axes of a subfigure: only the whole figure can be saved
         figure = figure.figure
     figure.savefig(path, metadata={key: caption(ax).replace("\n", " ")}, **options)
 
 
 def plot_odds(epsilon: float, beliefs: Sequence[float] = (0.01, 0.1, 0.5), *, ax: Axes | None = None) -> Axes:
-    """Draw how far a belief about one person can move, whatever else is known and for every method of attack.
+    """Draw how far a belief about one person can move, for any background knowledge and any attack.
 
     Parameters
     ----------
@@ -108,8 +108,8 @@ def plot_odds(epsilon: float, beliefs: Sequence[float] = (0.01, 0.1, 0.5), *, ax
         Privacy loss. Delta is not drawn: with a probability of about delta the bound may fail.
     beliefs : sequence of float
         Probabilities that an observer assigns before seeing the model.
-    ax : matplotlib axis, optional
-        Axis to draw on. Default: a new figure.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the axes of a new figure.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def plot_odds(epsilon: float, beliefs: Sequence[float] = (0.01, 0.1, 0.5), *, ax
     'probability that it is true of this person'
     """
     if not (np.isfinite(epsilon) and epsilon >= 0):
-        raise UseError(f"epsilon={short_repr(epsilon)} cannot be drawn. Hint: pass a finite number of at least 0.")
+        raise UseError(f"epsilon={short_repr(epsilon)} must be finite and at least 0. Hint: pass a number such as 1.0.")
     ax = _get_axes(ax, 6.4, 1.4 + 0.5 * len(beliefs))
     ranges = []
     for place, before in enumerate(beliefs):
@@ -139,7 +139,7 @@ def plot_odds(epsilon: float, beliefs: Sequence[float] = (0.01, 0.1, 0.5), *, ax
 def plot_budget(ledger: Ledger, *, ax: Axes | None = None) -> Axes:
     """Draw the charges of a ledger, release by release, and its budget.
 
-    Epsilons are summed. A ledger with a delta may compose Gaussian steps to less.
+    The bars add up the epsilons. A ledger with a delta may compose Gaussian steps to a smaller total.
 
     Examples
     --------
@@ -171,10 +171,8 @@ def plot_budget(ledger: Ledger, *, ax: Axes | None = None) -> Axes:
     ax.set(xlabel="epsilon", xlim=(0, None), title=ledger.population or ledger.name)
     ax.margins(x=0.05)
     n_unbounded = len(counted) - len(entries)
-    more = (
-        f" {n_unbounded} more are NOT PRIVATE: their loss is unbounded, so they are not drawn." if n_unbounded else ""
-    )
-    return _set_caption(ax, f"{len(entries)} releases spent epsilon {start:g} together, of {limit}.{more}")
+    more = f" Not drawn: {n_unbounded} NOT PRIVATE, with an unbounded privacy loss." if n_unbounded else ""
+    return _set_caption(ax, f"{len(entries)} releases spent epsilon {start:g} in total, of {limit}.{more}")
 
 
 def plot_accuracy_by_epsilon(
@@ -190,13 +188,13 @@ def plot_accuracy_by_epsilon(
     Parameters
     ----------
     curves : mapping of name to mapping of epsilon to accuracy or (accuracy, error)
-        Measured accuracies. Use public rows, or values that ``vw.evaluate`` released.
+        Measured accuracies, with standard errors if given. Use public rows, or values that ``vw.evaluate`` released.
     levels : mapping of name to accuracy, optional
-        Baselines that do not depend on epsilon, such as the most frequent class: dotted lines.
+        Baselines that do not depend on epsilon, such as the most frequent class, drawn as dotted lines.
     ylabel, title : str
-        Name of the measure, and title.
-    ax : matplotlib axis, optional
-        Axis to draw on. Default: a new figure.
+        Label of the vertical axis (name of the measure), and title of the figure.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the axes of a new figure.
 
     Examples
     --------
@@ -227,9 +225,9 @@ def plot_accuracy_by_epsilon(
 
 
 def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw the effect of one column of a PrivateForest: bars of categories, or steps with a band.
+    """Draw the effect of one column of a PrivateForest: bars for categories, steps with an error band for numbers.
 
-    Error bars and bands are those of ``explain()``: about one in 20 misses the true value. ``plots.all_effects`` draws
+    Error bars and bands come from ``explain()``: about 1 in 20 misses the true value. ``plots.all_effects`` draws
     every column.
 
     Parameters
@@ -237,9 +235,9 @@ def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None
     effects : Effects
         Result of ``explain()``.
     column : str, optional
-        Default: the column with the strongest effect.
-    ax : matplotlib axis, optional
-        Axis to draw on. Default: a new figure.
+        Name of the column. Default: the column with the strongest effect.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the axes of a new figure.
 
     Examples
     --------
@@ -250,10 +248,12 @@ def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None
     'safety'
     """
     if not effects.main:
-        raise UseError("there is nothing to draw: no column was measured. Hint: increase epsilon or use more rows.")
+        raise UseError("the model has no effects to draw: no column was measured. Hint: increase epsilon or n_rows.")
     by_column = {main.column: main for main in effects.main}
     if column is not None and column not in by_column:
-        raise UseError(f"no effect of {short_repr(column)} was measured. Hint: choose one of {', '.join(by_column)}.")
+        raise UseError(
+            f"column {short_repr(column)} has no measured effect. Hint: choose one of {', '.join(by_column)}."
+        )
     main = effects.main[0] if column is None else by_column[column]
     ax = _get_axes(ax, 5.2, 3.6)
     draw_effect(ax, main, effects.outputs)
@@ -269,7 +269,7 @@ def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None
 
 
 def draw_effect(ax: Any, main: MainEffect, outputs: Sequence[str]) -> None:
-    """Draw the effect of one column, for each output: bars of categories, or steps on the axis of ``number_axis``."""
+    """Draw the effect of one column on each output: bars for categories, steps over ``number_axis`` for numbers."""
     inside = len(main.groups) if main.edges is None else len(main.edges) - 1
     rows = None if main.rows is None else main.rows.tolist()
     axis = None if main.edges is None else number_axis(main.edges.tolist(), rows)
@@ -295,7 +295,7 @@ def draw_effect(ax: Any, main: MainEffect, outputs: Sequence[str]) -> None:
     has_missing = inside < len(main.groups)
     places = [*axis.ticks, (1.1, "missing")] if has_missing else [*axis.ticks]
     ax.set_xticks([place for place, _ in places], [label for _, label in places], fontsize="x-small")
-    if rows is not None and max(rows) > 0:  # the released histogram, below
+    if rows is not None and max(rows) > 0:  # draw the released histogram below the effect
         low, high = ax.get_ylim()
         floor = low - 0.22 * (high - low)
         tall = 0.16 * (high - low) * np.maximum(rows, 0) / max(rows)
@@ -308,18 +308,18 @@ def draw_effect(ax: Any, main: MainEffect, outputs: Sequence[str]) -> None:
 def plot_pair(
     pair: Interaction, *, output: int = 0, unit: str = "effect beyond both columns", ax: Axes | None = None
 ) -> Axes:
-    """Draw the interaction of two columns beyond their separate effects, as a heatmap that is faint within the error.
+    """Draw the interaction of two columns beyond their own effects, as a heatmap; cells within the error are faint.
 
     Parameters
     ----------
     pair : Interaction
-        One of ``explain().interactions``.
+        An element of ``explain().interactions``.
     output : int
         Index of the output, if there are several.
     unit : str
         Label of the colour scale: ``explain().unit``.
-    ax : matplotlib axis, optional
-        Axis to draw on. Default: a new figure.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the axes of a new figure.
 
     Examples
     --------
@@ -353,7 +353,7 @@ def plot_pair(
     i, j = np.unravel_index(np.abs(effect).argmax(), effect.shape)
     return _set_caption(
         ax,
-        f"Interaction of {pair.columns[0]} and {pair.columns[1]} ({unit}), {rows} by {columns} groups. The largest: "
+        f"Interaction of {pair.columns[0]} and {pair.columns[1]} ({unit}), {rows} by {columns} groups. Largest effect: "
         f"{effect[i, j]:+.2f} ± {error[i, j]:.2f} at {pair.groups[0][i]} and {pair.groups[1][j]}.",
     )
 
@@ -364,13 +364,13 @@ def plot_calibration(happened: ArrayLike, probabilities: ArrayLike, *, bins: int
     Parameters
     ----------
     happened : array-like of bool
-        Outcome of each row: ``y == label``. Use public rows: a figure of private rows is not private.
+        Whether the predicted event occurred in each row: ``y == label``. Use public rows only: the figure is exact.
     probabilities : array-like of float
         Predicted probability of each row.
     bins : int
         Number of groups.
-    ax : matplotlib axis, optional
-        Axis to draw on. Default: a new figure.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the axes of a new figure.
 
     Examples
     --------
@@ -402,8 +402,8 @@ def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
         ``GreedyForest*``, ``MedianForest*``, ``RandomTrees*`` or ``MatrixForestClassifier``.
     tree : int
         Index of the tree.
-    ax
-        As in ``plot_effects``.
+    ax : matplotlib.axes.Axes, optional
+        Axes to draw on. Default: the axes of a new figure.
 
     Examples
     --------
@@ -416,17 +416,17 @@ def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
     model = getattr(forest, "model_", None)
     if not isinstance(model, ForestModel):
         raise UseError(
-            f"{type(forest).__name__} has no trees to draw. Hint: fit it first, or call explain() of a PrivateForest."
+            f"{type(forest).__name__} has no trees to draw. Hint: fit it first; for a PrivateForest, call explain()."
         )
     trees = model.forest
     if not 0 <= tree < trees.n_trees:
-        raise UseError(
-            f"there is no tree {short_repr(tree)}. Hint: pass an index below {trees.n_trees}, counted from 0."
-        )
+        raise UseError(f"tree={short_repr(tree)} does not exist. Hint: pass an index from 0 to {trees.n_trees - 1}.")
     nodes, place, labels = _layout_tree(model, tree)
     leaves = int((trees.feature[list(place)] == LEAF).sum())
     if leaves > _MAX_LEAVES:
-        raise UseError(f"a tree of {leaves} leaves is too large to draw. Hint: choose one of at most {_MAX_LEAVES}.")
+        raise UseError(
+            f"a tree with {leaves} leaves is too large to draw. Hint: choose a tree with at most {_MAX_LEAVES} leaves."
+        )
     ax = _get_axes(ax, max(1.3 * leaves, 4.8), 1.1 + 1.0 * (1 - min(y for _, y in place.values())))
     for node, (x, y) in place.items():
         leaf = trees.feature[node] == LEAF
@@ -445,14 +445,14 @@ def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
     ends = sorted((x, labels[node][0].replace("\n", " ")) for node, (x, _) in place.items() if node not in nodes)
     predictions = ", ".join(label for _, label in ends)
     return _set_caption(
-        ax, f"A tree of {leaves} leaves. {splits or 'It has no splits'}. Its leaves from the left: {predictions}."
+        ax, f"A tree with {leaves} leaves. {splits or 'It has no splits'}. Leaves from left to right: {predictions}."
     )
 
 
 def _layout_tree(
     model: ForestModel, tree: int
 ) -> tuple[dict[int, list[int]], dict[int, tuple[float, float]], dict[int, tuple[str, list[str]]]]:
-    """Return children of inner nodes, position of each node, and the labels of each node and its branches."""
+    """Return the children of inner nodes, the position of each node, and the labels of each node and its branches."""
     trees = model.forest
     children: dict[int, list[int]] = {}
     place: dict[int, tuple[float, float]] = {}
@@ -478,7 +478,7 @@ def _layout_tree(
 
 
 def _describe_split(model: ForestModel, node: int) -> tuple[str, list[str]]:
-    """Return the column that a node splits, and the values of each branch."""
+    """Return the column that a node splits on, and the label of each branch."""
     trees, feature, cut = model.forest, int(model.forest.feature[node]), int(model.forest.cut[node])
     column = model.encoding.schema.features[feature]
     codes = model.encoding.n_codes[feature]
@@ -497,7 +497,7 @@ def _describe_split(model: ForestModel, node: int) -> tuple[str, list[str]]:
 
 
 def _bin_labels(model: ForestModel, feature: int) -> list[str]:
-    """Return the bins of a numeric column as text."""
+    """Return the labels of the bins of a numeric column."""
     meaning = model.encoding.columns[feature]
     count = meaning.n_codes - (meaning.missing_code is not None)
     edges = [f"{model.encoding.threshold(feature, code):.4g}" for code in range(1, count)]
@@ -515,7 +515,7 @@ def _describe_prediction(model: ForestModel, values: Floats) -> str:
 
 
 def _get_axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """Return the given axis, or the only one of a new figure."""
+    """Return the given axes, or those of a new figure with a single panel."""
     return Figure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
 
 
@@ -524,9 +524,9 @@ def _set_caption(ax: Axes, text: str) -> Axes:
     return ax
 
 
-# Colours of private estimators, of baselines, of trivial predictors, and of weakened controls.
+# Colours for private estimators, baselines, trivial predictors and weakened controls.
 PRIVATE, BASELINE, TRIVIAL, BROKEN = "#1f5f8b", "#3a7d44", "#9a9a9a", "#b3412e"
-_MIN_FALSE_POSITIVE_RATE = 5e-3  # below, rates from a few thousand attacks are mostly sampling error
+_MIN_FALSE_POSITIVE_RATE = 5e-3  # rates below this, from a few thousand attacks, are mostly sampling error
 
 
 @dataclass(frozen=True)
@@ -541,11 +541,11 @@ class Comparison:
     """Accuracy of the private estimator; shape (n_runs, n_epsilons)."""
     non_private: float
     majority: float
-    """Mean accuracy of an ordinary forest, and of predicting the most frequent class."""
+    """Mean accuracies: of an ordinary forest, and of always predicting the most frequent class."""
 
 
 def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:
-    """Draw accuracy against epsilon, one panel per data set: mean and standard deviation over runs, and baselines.
+    """Draw accuracy against epsilon, one panel per data set, with the standard deviation over runs and two baselines.
 
     Examples
     --------
@@ -575,7 +575,7 @@ def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:
 def error_vs_bound(
     x: ArrayLike, *, measured: Mapping[str, ArrayLike], bounds: Mapping[str, ArrayLike], xlabel: str, title: str
 ) -> Figure:
-    """Draw measured errors and the bounds of theorems. Bounds above 1 are vacuous and cut off.
+    """Draw measured errors and the bounds of theorems. Bounds above 1 are vacuous and not shown.
 
     Examples
     --------
@@ -597,11 +597,11 @@ def error_vs_bound(
 
 
 def skill_vs_noise(settings: Sequence[tuple[str, int, float, float]], *, title: str) -> Figure:
-    """Draw the expected skill of settings against their noise, relative to the rows of a leaf, shaded by depth.
+    """Draw the expected skill of settings against the noise relative to the rows per leaf, shaded by depth.
 
     Parameters
     ----------
-    settings : sequence of (estimator, depth, noise over rows of a leaf, skill)
+    settings : sequence of (estimator, depth, noise divided by rows per leaf, skill)
         Results of ``veilwood.tune``.
 
     Examples
@@ -626,12 +626,12 @@ def skill_vs_noise(settings: Sequence[tuple[str, int, float, float]], *, title: 
 
 
 def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Figure:
-    """Draw claimed losses and the losses that attacks showed, for estimators and their weakened controls.
+    """Draw claimed privacy losses next to lower bounds from attacks, for estimators and their weakened controls.
 
     Parameters
     ----------
-    rows : sequence of (name, claimed epsilon, shown for the estimator, shown for its control)
-        From top to bottom.
+    rows : sequence of (name, claimed epsilon, lower bound for the estimator, lower bound for its control)
+        One row of the figure for each, from top to bottom.
 
     Examples
     --------
@@ -658,12 +658,12 @@ def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Fig
 def roc_vs_bound(
     curves: Mapping[str, tuple[ArrayLike, ArrayLike]], epsilons: Mapping[str, float | None], *, title: str
 ) -> Figure:
-    """Draw ROC curves of membership attacks, with the bound of each epsilon.
+    """Draw ROC curves of membership attacks, with the bound that each epsilon implies.
 
     Parameters
     ----------
     curves : mapping of name to (false positive rates, true positive rates)
-        One curve of the attack for each model.
+        ROC curve of the attack on each model.
     epsilons : mapping of name to epsilon or None
         Privacy loss of each model. The dashed line is its bound: the true positive rate is at most e^epsilon times the
         false positive rate.
@@ -694,7 +694,7 @@ def roc_vs_bound(
 
 
 def all_effects(effects: Effects, *, most: int = 9) -> Figure:
-    """Draw the strongest main effects of a PrivateForest, one panel per column; ``plot_effects`` draws one of them.
+    """Draw the strongest main effects of a PrivateForest, one panel per column. ``plot_effects`` draws a single column.
 
     Parameters
     ----------
@@ -713,7 +713,7 @@ def all_effects(effects: Effects, *, most: int = 9) -> Figure:
     """
     largest = effects.main[:most]
     if not largest:
-        raise UseError("there is nothing to draw: no column was measured. Hint: increase epsilon or use more rows.")
+        raise UseError("the model has no effects to draw: no column was measured. Hint: increase epsilon or n_rows.")
     across = min(3, len(largest))
     down = -(-len(largest) // across)
     figure = Figure(figsize=(3.6 * across, 0.6 + 2.8 * down), layout="constrained")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress line at a terminal for long passes over data: a description and the elapsed time.
+"""Progress line on a terminal for long passes over data: a description and the elapsed time.
 
-Batches are not counted on the screen. Their number would disclose the number of rows, and, if rows that do not fit are
-dropped, how many were dropped. The running time is visible anyway; certificates list that as an assumption.
+The number of batches is not shown. It would disclose the number of rows and, if invalid rows are dropped, how many were
+dropped. The running time is visible anyway; certificates list that as an assumption.
 ``set_progress_callback`` is for a worker that reports its progress only to the custodian, who has the rows.
 """
 
@@ -23,13 +23,13 @@ _is_suppressed: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def set_progress_callback(callback: Callable[[str, int], None] | None) -> None:
-    """Call ``callback`` with each description and number of items, which is private; None removes it."""
+    """Set a function to call with each description and the number of items, which is private. None removes it."""
     _callbacks[:] = [] if callback is None else [callback]
 
 
 @contextmanager
 def no_progress() -> Iterator[None]:
-    """Suppress progress inside: the number of repetitions must not be disclosed."""
+    """Suppress progress lines within a ``with`` block, so that the number of repetitions is not disclosed."""
     token = _is_suppressed.set(True)
     try:
         yield

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Size-limited parsing of numbers, JSON and files from outside, and atomic writing of files.
 
-A few bytes of input must not take hours or gigabytes to parse, so every number, JSON document or text from a file, a
-message or a person is read here. The parameters of mechanisms are checked in ``privacy.noise``.
+A few bytes of input must not take hours or gigabytes to parse. Every number, JSON document or text from a file, a
+message or a person is therefore parsed here. The parameters of mechanisms are checked in ``privacy.noise``.
 
 | limit | applies to |
 |---|---|
 | ``MAX_DIGITS`` | numerator and denominator of a number, integers in JSON |
-| ``MAX_SUM_DIGITS`` | the same, for sums of such numbers |
+| ``MAX_SUM_DIGITS`` | numerator and denominator of a sum of such numbers |
 | ``MAX_NESTING`` | depth of lists and objects in JSON |
 | ``MAX_BYTES`` | size of a JSON document |
 """
@@ -36,7 +36,7 @@ from veilwood.errors import FileError, UnreadableError, VeilwoodError, short_rep
 
 
 def write_file(path: str | PathLike[str], content: bytes) -> None:
-    """Write a file atomically: under another name first, then renamed."""
+    """Write a file atomically: write to a temporary name, then rename."""
     path = Path(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
     try:
@@ -58,7 +58,7 @@ CACHE_VARIABLE = "VEILWOOD_CACHE"  # environment variable: path of the cache fol
 
 
 def cache_folder(name: str) -> Path | None:
-    """Return the folder of one of this user's caches, or None if caching is off."""
+    """Return the folder of the user's cache of this name, or None if caching is off."""
     setting = os.environ.get(CACHE_VARIABLE)
     if setting == "off":
         return None
@@ -84,7 +84,7 @@ _LONE_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def is_int_in(value: object, minimum: int, maximum: float = math.inf) -> bool:
-    """Return True if a value is an integer within bounds, and not a boolean.
+    """Return True if a value is an integer within the bounds and not a boolean.
 
     >>> is_int_in(3, 1, 10), is_int_in(True, 1, 10), is_int_in(3.0, 1, 10)
     (True, False, False)
@@ -94,7 +94,7 @@ def is_int_in(value: object, minimum: int, maximum: float = math.inf) -> bool:
 
 
 def all_ints_in(values: Iterable[object], minimum: int, maximum: float = math.inf) -> bool:
-    """Return True if all values are integers within bounds, and none is a boolean."""
+    """Return True if all values are integers within the bounds and none is a boolean."""
     return all(is_int_in(value, minimum, maximum) for value in values)
 
 
@@ -111,7 +111,7 @@ def parse_fraction(text: object, name: str = "number", max_digits: int = MAX_DIG
     veilwood.errors.UnreadableError: epsilon='1e999999999' has more than 400 digits. Hint: round it.
     """
     if not isinstance(text, str):
-        raise UnreadableError(f"{name}={short_repr(text)} is not a number as text. Hint: pass text such as '0.5'.")
+        raise UnreadableError(f"{name}={short_repr(text)} must be a string. Hint: pass '0.5'.")
     try:
         exponent = _EXPONENT_PATTERN.search(text) if len(text) <= 3 * max_digits else None
         if len(text) > 3 * max_digits or (exponent and not _is_small_exponent(exponent[1], 2 * max_digits)):
@@ -131,13 +131,13 @@ def _is_small_exponent(digits: str, maximum: int) -> bool:
 
 
 def check_digits(value: Fraction, name: str = "number", max_digits: int = MAX_DIGITS) -> Fraction:
-    """Return a number. Raise UnreadableError if it has too many digits, or is outside the range of a float."""
+    """Return the value. Raise UnreadableError if it has too many digits or is outside the range of a float."""
     above, below = value.numerator.bit_length(), value.denominator.bit_length()
     if max(above, below) > max_digits * math.log2(10):
         raise _too_long_error(value, name, max_digits)
     if above and abs(above - below) > _MAX_POWER_OF_TEN * math.log2(10) + 1:
         raise UnreadableError(
-            f"{name} has a magnitude above 10^{_MAX_POWER_OF_TEN} or below 10^-{_MAX_POWER_OF_TEN}. Hint: round it."
+            f"{name} must have a magnitude from 10^-{_MAX_POWER_OF_TEN} to 10^{_MAX_POWER_OF_TEN}. Hint: round it."
         )
     return value
 
@@ -147,7 +147,7 @@ def _too_long_error(value: object, name: str, max_digits: int) -> UnreadableErro
 
 
 def read_json(text: str | bytes | bytearray, max_bytes: int = MAX_BYTES) -> Any:
-    """Parse JSON. Raise UnreadableError if it is too long, too deep, has a repeated key or a number that is not finite.
+    """Parse JSON. Raise UnreadableError if it is too long or too deep, or has a repeated key or a non-finite number.
 
     >>> read_json('{"a": [1, 2.5, null]}')
     {'a': [1, 2.5, None]}
@@ -226,10 +226,10 @@ def _reject_constant(text: str) -> None:
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
-    """Return the bytes of a regular file, at most one more than ``max_bytes``, so that callers see an excess.
+    """Return the bytes of a regular file: at most ``max_bytes`` + 1, so that callers can detect an oversized file.
 
     Raise OSError if it cannot be opened, ValueError if the path is invalid, and UnreadableError for a pipe or device,
-    which may have no end.
+    which may never end.
     """
     # Without blocking: opening a pipe without a writer would block before its kind can be checked.
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
@@ -237,12 +237,12 @@ def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> byt
         if stat.S_ISDIR(kind):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(kind):
-            raise UnreadableError("it is not an ordinary file, and may have no end")
+            raise UnreadableError("it is not an ordinary file and may never end")
         return file.read(-1 if max_bytes is None else max_bytes + 1)
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
-    """Read a UTF-8 file. Raise OSError if it cannot be read, UnreadableError if it is too long or not text."""
+    """Read a UTF-8 file. Raise OSError if it cannot be read, UnreadableError if it is too long or not UTF-8 text."""
     try:
         content = read_file(path, max_bytes)
         if len(content) > max_bytes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private hyperparameter search with a stated privacy loss: ``PrivateSearch``, the counterpart of ``GridSearchCV``.
+"""Differentially private hyperparameter search: ``PrivateSearch``, the counterpart of ``GridSearchCV``.
 
 The mechanism, random stopping, is in ``privacy.selection``. A search without data is ``veilwood.tune``.
 """
@@ -50,11 +50,11 @@ _SCORING_OPTIONS = {"classification": ("accuracy", "auc", "log_loss"), "regressi
 _LOWER_IS_BETTER = ("log_loss", "rmse", "mae")
 _MAX_SETTINGS = 1000
 _TRIALS_PER_SETTING = 2.0
-_TRAINING_FRACTION = Fraction(3, 4)  # of the loss of a trial, if training and evaluation do not compose in parallel
+_TRAINING_FRACTION = Fraction(3, 4)  # of a trial's privacy loss, if training and evaluation do not compose in parallel
 
 
 class TrialScore(NamedTuple):
-    """Score of a trial, higher is better, and its setting; ordered by both."""
+    """Score of a trial (higher is better) and its setting. Ordered by score, then by setting."""
 
     score: float
     setting: int
@@ -62,7 +62,7 @@ class TrialScore(NamedTuple):
 
 @dataclass(frozen=True)
 class _Trial:
-    """Public design of a trial of one setting."""
+    """Public design of a trial with one setting."""
 
     design: Design
     method: Method[Any]
@@ -70,7 +70,7 @@ class _Trial:
     class_weight: Any
 
     def take(self, charged: TrialBudget) -> None:
-        """Deduct the losses of all releases of the trial from its budget. Raise PlanError if they do not fit."""
+        """Deduct the losses of all releases of the trial from ``charged``. Raise PlanError if they exceed it."""
         charged.take(self.design.plan.loss, self.design.plan.neighbours)
         charged.take(self.evaluation_loss, charged.neighbours, aside=True)
 
@@ -80,11 +80,11 @@ def _estimator_has(name: str) -> Callable[[Any], bool]:
 
 
 class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """Choose settings by private trials with random stopping, and fit the best setting on all rows.
+    """Hyperparameter search by private trials with random stopping, and a fit of the best setting on all rows.
 
     A trial draws a setting, holds out a fraction of the units by a secret key, trains on the others and evaluates on
-    the held-out units, all of it privately. Only the best of a random number of trials is ever released. The search
-    costs twice as much as one trial, however many there are. The rest of the budget goes to a fit on all rows.
+    the held-out units; each of these steps is private. Only the best of a random number of trials is released. The
+    search has twice the privacy loss of one trial, however many trials are run. The rest of epsilon goes to the fit.
 
     Parameters
     ----------
@@ -92,32 +92,31 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         The estimator to fit. Its schema, unit, adjacency and other parameters hold for every trial; its epsilon and
         ledger are not used.
     settings : dict of lists, or list of dicts
-        The values to choose from: all combinations of lists, or the settings themselves. They cannot contain the
-        schema, parameters of the guarantee (epsilon, delta, privacy_unit, adjacency, max_weight, ledger), or of the run
-        (invalid, n_jobs).
+        A grid, of which all combinations are tried, or a list of settings. The schema, parameters of the guarantee
+        (epsilon, delta, privacy_unit, adjacency, max_weight, ledger) and of the run (invalid, n_jobs) are not allowed.
     epsilon : float
         Pure privacy loss of search and fit together.
     search_budget : float
         Fraction of epsilon for the search.
     scoring : str, optional
-        "accuracy" (default), "auc" or "log_loss"; for numbers "r2" (default), "rmse" or "mae".
+        "accuracy" (default), "auc" or "log_loss"; for regression "r2" (default), "rmse" or "mae".
     holdout_fraction : float
         Fraction of the units that each trial is evaluated on.
     mean_trials : float, optional
         Expected number of trials. Default: two per setting. More trials cost time, not privacy.
     ledger : Ledger or path, optional
-        Where the losses are charged: one entry for the search, one for the fit.
+        Ledger to charge: one entry for the search, one for the fit.
 
     Attributes
     ----------
     best_params_, best_score_ : dict, float
-        Setting and score of the best trial. As the best of many, the score is optimistic.
+        Setting and score of the best trial. The score is optimistic, because it is the best of many.
     best_estimator_ : estimator
-        Fitted on all rows; its ``privacy_`` is that of the fit alone.
+        Estimator fitted on all rows. Its ``privacy_`` covers the fit alone.
     privacy_ : PrivacyCertificate
         The certificate of the search.
     total_epsilon_ : float
-        Of search and fit together.
+        Epsilon of search and fit together.
 
     Notes
     -----
@@ -163,7 +162,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     # -- public ----------------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
-        """Return the plan of the search: its release and its privacy loss. Reads no data and spends nothing."""
+        """Return the plan of the search: its release and its privacy loss. Reads no data and spends no budget."""
         return self._design_search()[0]
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -172,7 +171,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X, y
-            The rows, as in ``fit`` of the estimator. Iterators are refused, because they can be read only once.
+            The rows, as in ``fit`` of the estimator. Iterators are rejected, because they can be read only once.
 
         Returns
         -------
@@ -204,17 +203,17 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     @available_if(_estimator_has("predict"))  # type: ignore[untyped-decorator]
     def predict(self, X: Any) -> Any:
-        """Predict with the fitted estimator. Free."""
+        """Predict with the fitted estimator. Spends no budget."""
         return self._fitted_estimator().predict(X)
 
     @available_if(_estimator_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
-        """Return the probability of each class from the fitted estimator. Free."""
+        """Return the class probabilities of the fitted estimator. Spends no budget."""
         return self._fitted_estimator().predict_proba(X)
 
     @available_if(_estimator_has("score"))  # type: ignore[untyped-decorator]
     def score(self, X: Any, y: Any) -> float:
-        """Return the score of the fitted estimator. The result is exact: do not use it on private rows."""
+        """Return the exact score of the fitted estimator. Do not use it on private rows: the score has no noise."""
         return float(self._fitted_estimator().score(X, y))
 
     @property
@@ -229,7 +228,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return self.best_estimator_
 
     def _design_search(self) -> tuple[Plan, list[_Trial], list[dict[str, Any]], Loss]:
-        """Make all public decisions: the plan, the design of each setting, and the loss left for the fit."""
+        """Return the plan, the trials, the settings, and the privacy loss left for the fit: public facts only."""
         forest = self.estimator
         is_private = isinstance(forest, BaseForest) and isinstance(forest, SharedParameters)
         if not is_private or not hasattr(forest, "predict"):
@@ -237,13 +236,14 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
                 f"{type(forest).__name__} cannot be searched. Hint: pass a private estimator of this library."
             )
         if forest.delta:
-            raise ParameterError(
-                "delta", forest.delta, "is not supported: a search has pure privacy loss", "pass delta=0"
-            )
+            raise ParameterError("delta", forest.delta, "must be 0: a search has a pure privacy loss", "pass delta=0")
         whole, share = requested_loss(self.epsilon, 0), exact_fraction(self.search_budget, "search_budget")
         if whole.epsilon is None:
             raise ParameterError(
-                "epsilon", self.epsilon, "must be finite in a private search", "use GridSearchCV without noise"
+                "epsilon",
+                self.epsilon,
+                "must be finite in a private search",
+                "use GridSearchCV to search without privacy",
             )
         if not Fraction(1, 100) <= share <= Fraction(99, 100):
             raise ParameterError(
@@ -263,7 +263,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             # Checked here, before anything is read or spent, and again by each door of a trial and by the fit.
             trial.take(TrialBudget(Loss.pure(of_trial), neighbours))
             if self._estimator_with(setting, after, None)._requested_privacy(schema) != (after, neighbours):
-                raise PlanError(f"{setting} would change what is protected: the search protects {neighbours}.")
+                raise PlanError(
+                    f"the setting {setting} would change what is protected: the search protects {neighbours}. "
+                    "Hint: remove the setting."
+                )
         wanted = _TRIALS_PER_SETTING * len(settings) if self.mean_trials is None else self.mean_trials
         if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 1 <= wanted <= 10**5:
             raise ParameterError("mean_trials", wanted, "must lie between 1 and 100,000", "omit it for the default")
@@ -313,11 +316,11 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         known = _SCORING_OPTIONS[self.estimator._task]
         scoring = known[0] if self.scoring is None else self.scoring
         if scoring not in known:
-            raise ParameterError("scoring", scoring, "is not a known score", f"choose one of {', '.join(known)}")
+            raise ParameterError("scoring", scoring, "must be a known score", f"choose one of {', '.join(known)}")
         return scoring
 
     def _estimator_with(self, setting: Mapping[str, Any], loss: Loss, ledger: Any) -> Any:
-        """Return an unfitted estimator for a setting. The search itself sets schema, loss and ledger."""
+        """Return an unfitted estimator for a setting, with the schema, privacy loss and ledger of the search."""
         ours = {"schema": self.estimator.schema, "epsilon": loss.epsilon, "delta": 0.0, "ledger": ledger}
         return deepcopy(self.estimator).set_params(**{**setting, **ours})
 
@@ -329,7 +332,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return _Trial(forest._design_for(schema, None, method), method, evaluation_loss, weights)
 
     def _run_trial(self, trials: list[_Trial], X: Any, y: Any, charged: TrialBudget) -> TrialScore:
-        """Draw a setting, train on one part of the units, evaluate on the other. Only the best score is released."""
+        """Draw a setting, train on some of the units, and evaluate on the others. Only the best score is released."""
         number, forest = draw_below(len(trials)), self.estimator
         trial, neighbours = trials[number], charged.neighbours
         design, method = trial.design, trial.method
@@ -364,9 +367,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _combined_loss(search: Plan, fit: Plan) -> Loss:
-    """Return the loss of search and fit. Raise PlanError if they protect different units."""
+    """Return the privacy loss of search and fit together. Raise PlanError if they protect different units."""
     if fit.neighbours != search.neighbours:
         raise PlanError(
-            f"the losses of a fit for {fit.neighbours} and a search for {search.neighbours} cannot be added."
+            f"the fit protects {fit.neighbours}, but the search protects {search.neighbours}. Hint: use one unit."
         )
     return search.loss + fit.loss

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Series of releases: a model every month, or week, under one loss.
+"""Series of releases: a model every month or week, with one privacy loss for all of them.
 
 Each release counts the rows of all periods so far with the integer weights of a factor of time
 (``privacy.time_factors``), adds fresh noise, and estimates the counts from all measurements of the series. The state of
-a series is its plan and the noisy measurements: nothing in it is secret.
+a series consists of its plan and the noisy measurements: nothing in it is secret.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ from veilwood.trees.counting import ColumnAssignment, LeafCount
 from veilwood.trees.random import public_seed
 
 FORMAT: Final = "veilwood series 1"
-PERIOD_COLUMN, TREE_COLUMN = "period of arrival", "tree of the row"  # names of both columns in the encoding
-ROWS_AT_ONCE: Final = 1 << 16  # rows of one weight that are counted together
+PERIOD_COLUMN, TREE_COLUMN = "period of arrival", "tree of the row"  # names of the two added columns in the encoding
+ROWS_AT_ONCE: Final = 1 << 16  # maximum number of rows with equal weight that are counted in one call
 _MAX_FILE_BYTES: Final = 1 << 33
 
 
@@ -72,7 +72,7 @@ _MAX_FILE_BYTES: Final = 1 << 33
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PeriodCount:
-    """Weighted sum over periods of another count: a ``Count`` that databases and clusters run as well.
+    """Weighted sum of another count over periods: a ``Count`` that databases and clusters can run as well.
 
     ``weights`` has one integer per code of ``column``; rows of weight 0 are not counted.
     """
@@ -82,7 +82,7 @@ class PeriodCount:
     weights: tuple[int, ...]
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
-        """Return the weighted sums of these batches."""
+        """Return the weighted sums of the batches."""
         total: Ints = self.inner([], n_jobs=n_jobs)
         pending: dict[int, list[Batch]] = {}
         weights = np.array(self.weights, np.int64)
@@ -98,7 +98,7 @@ class PeriodCount:
         return total
 
     def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
-        """Return the same from cell queries, in which every cell is divided by period."""
+        """Return the weighted sums from cell queries that split every cell by period."""
 
         def run_weighted(
             queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None
@@ -130,7 +130,7 @@ def assign_trees(ids: Any, key: bytes, n_trees: int) -> Ints:
     Parameters
     ----------
     ids : array-like
-        One id per row. It stays with the row, such as the number of a case.
+        One id per row that never changes, such as the number of a case.
     key : bytes
         At least 16 random bytes, such as ``secrets.token_bytes(32)``.
     n_trees : int
@@ -158,25 +158,25 @@ def assign_trees(ids: Any, key: bytes, n_trees: int) -> Ints:
 
 @dataclass(frozen=True, eq=False)
 class _Record:
-    """Noisy measurements of one release, by step, and the releases that were lost before it."""
+    """Noisy measurements of one release, by step, and the numbers of the releases that were lost before it."""
 
     values: dict[str, Ints]
     lost: tuple[int, ...]
 
 
 class _Replay:
-    """Stands for a door: returns the estimates of earlier measurements."""
+    """Substitute for a release door. Returns estimates from earlier measurements instead of new noisy counts."""
 
     def __init__(self, estimates: Mapping[str, Ints]) -> None:
         self.estimates = estimates
 
     def release_counts(self, step: Step, exact: Ints) -> Ints:
-        """Return the estimated counts of a step."""
+        """Return the estimated counts of a step. Ignores ``exact``."""
         return self.estimates[step.name]
 
 
 class _SeriesReleases:
-    """Passes counts of a method to the door under the steps of the series, and keeps what the door returns."""
+    """Adapter that passes a method's counts to the release door of the series and stores the noisy results."""
 
     def __init__(self, door: SeriesDoor) -> None:
         self.door, self.noisy = door, dict[str, Ints]()
@@ -189,34 +189,34 @@ class _SeriesReleases:
 
 
 class ReleaseSeries:
-    """A model every month, or week, under one privacy loss for all of them.
+    """Series of models, one per month or week, with one privacy loss for all of them.
 
-    Every release learns from all rows so far. Because the same rows are counted again and again, the noise of T
-    releases under one loss is far smaller than if the loss were divided by T: with Gaussian noise 2.1 times for 12
-    releases and 3.5 times for 52. The loss is charged once, when the first release is made.
+    Every release learns from all rows so far. The releases share their measurements, so their noise is far smaller than
+    if the privacy loss were divided by the number of releases: with Gaussian noise by a factor of 2.1 for 12 releases
+    and of 3.5 for 52. The loss is charged once, when the first release is made.
 
     Parameters
     ----------
     estimator : RandomTreesClassifier, RandomTreesRegressor, MatrixForestClassifier or PrivateForestClassifier
-        Unfitted estimator with its schema and the loss of the whole series. PrivateForest, and a size of "auto", need
-        ``n_rows``, the expected number of rows. PrivateForest chooses a table of class counts for each column in the
-        first release, with a tenth of the loss, and keeps these tables; it makes no rounds.
+        Unfitted estimator with its schema and the privacy loss of the whole series. PrivateForest, and a size of
+        "auto", need ``n_rows``, the expected number of rows. PrivateForest chooses a table of class counts for each
+        column in the first release, with a tenth of the loss, and uses these tables in all releases, without rounds.
     releases : int
         Number of releases, up to 104.
     period : str or Column
-        Column of the table that says in which period a row arrived: 1, 2, ... by default. Otherwise a ``Column`` of
-        categories in order of time, such as
+        Column of the table with the period in which each row arrived, numbered 1, 2, ... For other values, pass a
+        categorical ``Column`` whose categories are in order of time, such as
         ``vw.Column("admitted", "categorical", values=["2026-01", "2026-02"], prefix=7)``.
     ledger : Ledger or path
-        Ledger that the loss is charged to. It also holds one entry per release, so that no period is measured twice.
+        Ledger to charge. It also holds one entry per release, so that no period is measured twice.
     strategy : {"auto", "toeplitz", "banded", "optimized", "splitting"}
-        How periods are weighted (``privacy.time_factors``). "auto" takes the least expected error.
+        How periods are weighted (``privacy.time_factors``). "auto" chooses the smallest expected error.
     objective : {"largest", "mean"}
-        Whether the largest or the mean variance over the releases counts.
+        Whether to minimise the largest or the mean variance over the releases.
     bands : int, optional
         Number of diagonals of "banded".
     tree_column : str, optional
-        Column with the tree of each row, from 0, which disjoint trees need: see ``assign_trees``.
+        Column with the index of each row's tree, from 0. Required for disjoint trees; see ``assign_trees``.
 
     Notes
     -----
@@ -225,9 +225,10 @@ class ReleaseSeries:
     All releases together are (epsilon, delta)-private for the unit of the estimator, even if later rows depend on
     earlier models: proofs/release-series.md, attacked by packages/veilwood/tests/test_series_attacks.py.
 
-    Rows that vanish, such as those of a person who withdraws consent, cost nothing: their contribution ends. A row that
-    arrives late counts from then on with the weights of its period. A row that changes but keeps its period is covered
-    as one row; one whose period changes counts as two. Of an id with at most k rows, the first k in time count.
+    Removing rows, such as those of a person who withdraws consent, spends no budget: later releases do not count them.
+    A row that arrives late is counted from then on with the weights of its period. The guarantee treats a row that
+    changes within its period as one row, and a row whose period changes as two. If an id may contribute at most k rows,
+    its first k rows in time are counted.
 
     Examples
     --------
@@ -255,13 +256,19 @@ class ReleaseSeries:
         tree_column: str | None = None,
     ) -> None:
         if not hasattr(type(estimator), "_method_class") or hasattr(estimator, "plan_"):
-            raise UseError("a series needs an unfitted estimator. Hint: vw.RandomTreesClassifier(schema, epsilon=3).")
+            raise UseError(
+                "estimator must be an unfitted estimator. Hint: pass one such as "
+                "vw.RandomTreesClassifier(schema, epsilon=3)."
+            )
         if strategy not in ("auto", *time_factors.STRATEGIES):
             raise ParameterError(
-                "strategy", strategy, "is not known", f"choose auto or one of {', '.join(time_factors.STRATEGIES)}"
+                "strategy",
+                strategy,
+                "must be a known strategy",
+                f"choose auto or one of {', '.join(time_factors.STRATEGIES)}",
             )
         if objective not in time_factors.OBJECTIVES:
-            raise ParameterError("objective", objective, "is not known", "choose 'largest' or 'mean'")
+            raise ParameterError("objective", objective, "must be 'largest' or 'mean'")
         self._estimator = _copy_of(estimator)
         self._ledger: Ledger | None = _given_ledger(estimator.ledger if ledger is None else ledger)
         self._schema, reason = estimator._resolve_schema()
@@ -277,9 +284,14 @@ class ReleaseSeries:
         column = period if isinstance(period, Column) else Column(period, "categorical", values=_texts(1, releases))
         described = {**column.to_dict(), "name": PERIOD_COLUMN, "of": column.source}
         if column.kind != "categorical" or column.nullable or column.other is not None:
-            raise ParameterError("period", column, "must be a column of categories that are all in the series")
+            raise ParameterError("period", column, "must be a categorical column with one category per period")
         if len(column.values) != releases:
-            raise ParameterError("period", column, f"has {len(column.values)} periods for {releases} releases")
+            raise ParameterError(
+                "period",
+                column,
+                f"has {len(column.values)} periods, but releases={releases}",
+                "make both numbers equal",
+            )
         seed = public_seed(estimator.random_state)
         self._terms, self._opening = self._choose_terms(
             seed, described, int(releases), strategy, objective, bands, tree_column
@@ -313,10 +325,10 @@ class ReleaseSeries:
 
     @property
     def _requested(self) -> Loss:
-        """The loss of the whole series, as the estimator states it."""
+        """The privacy loss of the whole series, as declared on the estimator."""
         loss = self._estimator._requested_privacy(self._schema)[0]
         if loss.epsilon is None:
-            raise ParameterError("epsilon", "inf", "is no loss that a series can keep", "choose a number, such as 3")
+            raise ParameterError("epsilon", "inf", "must be finite in a series", "choose a number such as 3")
         return loss
 
     def _make_design(self, terms: time_factors.SeriesTerms, seed: int, decisions: Mapping[str, Any]) -> Design:
@@ -334,16 +346,17 @@ class ReleaseSeries:
         disjoint = self._design.plan.layout.records == EACH_TO_ONE_TREE
         if disjoint and self._terms.tree_column is None:
             raise ParameterError(
-                "trees", "disjoint", "needs the same tree for a row in every release",
+                "trees", "disjoint", "requires every row to stay in the same tree in all releases",
                 "set trees='shared', or pass tree_column with the column that vw.assign_trees computes from a key",
             )  # fmt: skip
         if not disjoint and self._terms.tree_column is not None:
-            raise ParameterError("tree_column", self._terms.tree_column, "has no meaning for shared trees", "drop it")
+            raise ParameterError("tree_column", self._terms.tree_column, "does not apply to shared trees", "remove it")
 
     def plan(self, number: int = 0) -> Plan:
-        """Return the plan of the whole series, or of one release: no data needed, nothing spent.
+        """Return the plan of the whole series, or of one release. Reads no data and spends no budget.
 
-        The plan of the series can be saved and signed on the first day. The certificate of every release names it.
+        The plan of the series can be saved and signed before the first release. The certificate of every release
+        identifies it.
         """
         designed, opening = (self._design if number else self._opening).plan, self._opening.plan
         return self._terms_of(number).plan_of_series(designed, self._requested, opening)
@@ -361,27 +374,27 @@ class ReleaseSeries:
 
     @property
     def is_open(self) -> bool:
-        """Whether the loss of the series has been charged."""
+        """Whether the privacy loss of the series has been charged."""
         return self._opened is not None
 
     @property
     def n_releases(self) -> int:
-        """Number of releases that are planned."""
+        """Number of planned releases."""
         return self._terms.factor.releases
 
     def release(self, X: Any, y: Any = None, *, number: int | None = None) -> BaseForest:
-        """Measure the next period once and return a fitted estimator of all rows so far.
+        """Measure the rows for the next release, once, and return an estimator fitted on all rows so far.
 
-        The first call charges the loss of the whole series. A release that was made already is returned again, and
-        reads no row. If the process dies in between, the ledger keeps the attempt: resolve its entry
-        (``veilwood ledger resolve``) and go on with the next release, which counts the rows of both periods.
+        The first call charges the privacy loss of the whole series. A release that already exists is returned again
+        without reading a row. If the process dies during a release, the ledger keeps the attempt. Resolve its entry
+        (``veilwood ledger resolve``) and continue with the next release, which counts the rows of both periods.
 
         Parameters
         ----------
         X, y : as in ``fit``
             The table with all rows so far, and the column of periods. Rows of later periods are not counted yet.
         number : int, optional
-            Number of the release, from 1: pass it in a job that may be run twice. Default: the next one.
+            Number of the release, from 1. Pass it in a job that may run twice. Default: the next release.
         """
         ledger = self._require_ledger()
         self._read_again()
@@ -390,7 +403,9 @@ class ReleaseSeries:
             return self.model(number)
         following = self._next_number(ledger)
         if number is not None and number != following:
-            raise UseError(f"release {short_repr(number)} is not the next one of this series, which is {following}.")
+            raise UseError(
+                f"release {short_repr(number)} is not the next release of this series. Hint: pass number={following}."
+            )
         self._open(ledger, X)
         if (step := self._choice_step) is not None and self._choice is None:
             self._choose(ledger, X, y, step)
@@ -449,13 +464,17 @@ class ReleaseSeries:
         return source.aggregate(weighted, n_jobs=self._estimator.n_jobs)
 
     def model(self, number: int | None = None) -> BaseForest:
-        """Return the fitted estimator of a release that was made, by default the last. Free: reads no data."""
+        """Return the fitted estimator of a past release, by default the last. Reads no data and spends no budget."""
         number = max(self._records, default=0) if number is None else number
         if number not in self._records or self._opened is None:
-            raise UseError(f"release {short_repr(number)} of this series has not been made.")
+            raise UseError(
+                f"release {short_repr(number)} of this series has not been made. Hint: call release() first."
+            )
         plan, terms = self.plan(number), self._terms_of(number)
         if self._records[number].lost != terms.factor.lost:
-            raise ModelFileError("the series lacks measurements that its later releases rest on. Hint: restore a copy.")
+            raise ModelFileError(
+                "the series lacks measurements that later releases need. Hint: restore a backup of it."
+            )
         records = [self._records[each].values for each in terms.factor.measured(number)]
         estimates = {
             name: time_factors.estimate_counts(terms.factor, number, [values[name] for values in records])
@@ -516,11 +535,13 @@ class ReleaseSeries:
 
     def _require_ledger(self) -> Ledger:
         if self._ledger is None or self._ledger.durability == "not":
-            raise ParameterError("ledger", None, "is needed: it prevents that a period is measured twice", "spends.db")
+            raise ParameterError(
+                "ledger", None, "is required: it prevents a period from being measured twice", "pass a path or a Ledger"
+            )
         return self._ledger
 
     def _next_number(self, ledger: Ledger) -> int:
-        """Return the number of the next release; raise LedgerError while an attempt is open."""
+        """Return the number of the next release. Raise LedgerError if an attempt is still reserved."""
         entries = {entry.key: entry for entry in ledger.entries() if entry.is_counted and entry.key}
         for number in range(1, self.n_releases + 1):
             if number in self._records:
@@ -528,40 +549,48 @@ class ReleaseSeries:
             entry: Entry | None = entries.get(self._key(number))
             if entry is None:
                 if number < max(self._records, default=0):
-                    raise LedgerError(f"{ledger.name} is not the ledger of this series, or an older copy of it.")
+                    raise LedgerError(
+                        f"{ledger.name} is not the ledger of this series, or is an older copy of it. Hint: pass the "
+                        "ledger that the series was charged to."
+                    )
                 return number
             if entry.state == "reserved":
                 raise LedgerError(
                     f"release {number} is being measured, or its process died: {ledger.name}, entry {entry.id}. Hint: "
-                    f"if no process is at work, run veilwood ledger resolve LEDGER {entry.id}; its period is not "
-                    "measured again, and the next release counts its rows."
+                    f"if no process is running, run veilwood ledger resolve LEDGER {entry.id}. The period is not "
+                    "measured again; the next release counts its rows."
                 )
             if entry.state == "committed":
                 raise _older_copy(ledger, f"release {number}")
-        raise UseError("all releases of this series have been made. Hint: plan a new one.")
+        raise UseError("all releases of this series have been made. Hint: plan a new series.")
 
     def _check_reserved(self, ledger: Ledger, key: str) -> None:
-        """Raise LedgerError if the attempt was resolved meanwhile: then it counts as lost."""
+        """Raise LedgerError if the attempt was resolved in the meantime, because a resolved attempt counts as lost."""
         entry = ledger.find(key)
         if entry is None or entry.state != "reserved":
-            raise LedgerError(f"the entry of {key} was resolved while it was measured.")
+            raise LedgerError(
+                f"the ledger entry of {key} was resolved during the release, so the release is lost. "
+                "Hint: continue with the next release."
+            )
 
     def _check_charge(self, ledger: Ledger) -> None:
-        """Raise LedgerError unless what the ledger holds for this series, if anything, was charged for its plan.
+        """Raise LedgerError if the ledger has an entry for this series that was charged for a different plan.
 
-        Whoever can write the file could otherwise change the loss or the periods of a series that is charged already.
+        Otherwise, anyone able to write the file could change the loss or the periods of a series already charged.
         """
         entry, plan, opened = ledger.find(self._key(0)), self.plan(), self._opened
         if opened is not None and (entry is None or entry.id != opened["entry"]):
-            raise LedgerError(f"{ledger.name} is not the ledger that this series was charged to.")
+            raise LedgerError(
+                f"{ledger.name} is not the ledger that this series was charged to. Hint: pass that ledger."
+            )
         if entry is not None and (entry.plan != plan.fingerprint() or entry.loss != exact_loss(plan.loss)):
             raise LedgerError(
-                f"{ledger.name}, entry {entry.id}, was charged for another plan than that of this series, which has "
-                "been changed since. Hint: restore the file that was charged, or plan a new series."
+                f"entry {entry.id} of {ledger.name} was charged for a different plan: the series has been changed "
+                "since. Hint: restore the original file of the series, or plan a new series."
             )
 
     def _open(self, ledger: Ledger, X: Any) -> None:
-        """Charge the loss of the whole series, once."""
+        """Charge the privacy loss of the whole series, once."""
         if self._opened is not None:
             return
         spend = SeriesDoor.open_series(self.plan(), ledger, self._key(0), table=handle_of(X))
@@ -569,28 +598,28 @@ class ReleaseSeries:
             "ledger": spend.ledger, "entry": spend.entry, "durability": spend.durability,
             "not_private": spend.not_private,
         }  # fmt: skip
-        self._check_charge(ledger)  # another process may have opened the series meanwhile
+        self._check_charge(ledger)  # another process may have charged the series in the meantime
         self._keep()
 
     # -- what the guarantee covers ---------------------------------------------------------------------------------
 
     def withdrawn(self) -> str:
-        """State what the guarantee says about rows that vanish, for whoever withdraws consent. Nothing about who."""
+        """Return a statement on how the guarantee covers removed rows, for people who withdraw consent."""
         plan = self.plan()
         unit, made = plan.neighbours.unit, len(self._records)
         return (
             f"Series {self._terms.id}: {made} of {self.n_releases} releases made, all of them together under "
-            f"{plan.loss} for {unit}. Rows that are removed from the table are not counted in any later release. What "
-            "they added to earlier ones is a part of what the guarantee covers: whatever anyone concludes from all "
-            "releases, they would have concluded with about the same probability had these rows never been there. "
-            "Removing them costs nothing and is not recorded: neither the series nor the ledger knows whether, when or "
-            "whose rows were removed. Models that were released stay as they are."
+            f"{plan.loss} for {unit}. Rows that are removed from the table are not counted in any later release. The "
+            "guarantee covers their contribution to earlier releases: whatever anyone concludes from all releases, "
+            "they would have concluded with about the same probability had these rows never been in the table. "
+            "Removing rows spends no budget and is not recorded: neither the series nor the ledger contains whether, "
+            "when or whose rows were removed. Models that were released stay unchanged."
         )
 
     # -- files -----------------------------------------------------------------------------------------------------
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the series to a file; from now on every release is written there before it is returned."""
+        """Write the series to a file. From then on, every release is written to the file before it is returned."""
         self._path = Path(path)
         self._write(self._path)
 
@@ -619,21 +648,21 @@ class ReleaseSeries:
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, ledger: Any = None) -> ReleaseSeries:
-        """Read a series from a file. Its plan is computed again and must be the one in the file.
+        """Read a series from a file. Its plan is computed again and must equal the plan in the file.
 
         Parameters
         ----------
         path : path
-            The file; further releases are written to it.
+            The file. Later releases are written to it.
         ledger : Ledger or path, optional
-            The ledger that the series was, or will be, charged to; needed for further releases.
+            The ledger that the series was, or will be, charged to. Required for later releases.
         """
         state, arrays = _read_state(Path(path))
         try:
             family = getattr(estimators, state["estimator"]) if state["estimator"] in estimators.__all__ else None
             parameters = dict(state["parameters"])
             if family is None or not parameters_in_file(family).issuperset(parameters):
-                raise ModelFileError("the estimator of the series is not known to this version.")
+                raise ModelFileError("this version does not know the estimator of the series. Hint: update veilwood.")
             schema, plan = Schema.from_dict(state["schema"]), Plan.from_dict(state["plan"])
             series = cls.__new__(cls)
             series._estimator = family(schema=schema, **parameters)
@@ -645,21 +674,26 @@ class ReleaseSeries:
             series._design = series._opening = series._make_design(series._terms, plan.public_seed, decisions)
             series._check_columns()
             if differs := plan.differences(series.plan()):
-                raise PlanError(f"the file does not lead to its plan: {'; '.join(differs)}.")
+                raise PlanError(
+                    f"the plan in the file differs from the plan computed from its parameters: {'; '.join(differs)}. "
+                    "Hint: load it with the version that wrote it, or restore a backup."
+                )
             step = series._choice_step
             if step is not None and "choice" in arrays:
                 if not step.may_release([arrays["choice"]]):
-                    raise ModelFileError("the choice does not fit the plan.")
+                    raise ModelFileError("the choice does not match the plan. Hint: restore a backup of the file.")
                 series._apply_choice(step, arrays["choice"])
             shapes = {step.name: step.shape for step in series._design.plan.steps if step.name in state["steps"]}
             for number, lost in state["lost"].items():
                 values = {name: arrays[f"{number} {place}"] for place, name in enumerate(state["steps"])}
                 fits = {name: value.shape for name, value in values.items()} == shapes
                 if not fits or any(value.dtype != np.int64 for value in values.values()):
-                    raise ModelFileError("the measurements do not fit the plan.")
+                    raise ModelFileError("the measurements do not match the plan. Hint: restore a backup of the file.")
                 series._records[int(number)] = _Record(values, tuple(lost))
             if not all(is_int_in(number, 1, series.n_releases) for number in series._records):
-                raise ModelFileError("the series has releases that were not planned.")
+                raise ModelFileError(
+                    "the series has releases that were not planned. Hint: restore a backup of the file."
+                )
         except VeilwoodError as error:
             raise ModelFileError(f"cannot load {short_repr(str(path))}: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -669,12 +703,14 @@ class ReleaseSeries:
         return series
 
     def _read_again(self) -> None:
-        """Take over the releases that another process has written meanwhile."""
+        """Add the releases that another process has written to the file in the meantime."""
         if self._path is None or not self._path.exists():
             return
         other = type(self).load(self._path)
         if other.plan() != self.plan():
-            raise ModelFileError(f"{short_repr(str(self._path))} holds another series now. Hint: save to another file.")
+            raise ModelFileError(
+                f"{short_repr(str(self._path))} now contains another series. Hint: save to another file."
+            )
         self._records.update(other._records)
         if other._choice is not None:
             self._choice, self._design = other._choice, other._design
@@ -692,24 +728,24 @@ def _older_copy(ledger: Ledger, what: str) -> ModelFileError:
 
 
 def _texts(first: int, last: int) -> tuple[str, ...]:
-    """Return integers as texts: the categories of columns of periods and of trees."""
+    """Return integers as strings: the categories of the period and tree columns."""
     return tuple(str(number) for number in range(first, last + 1))
 
 
 def _new_id() -> str:
-    """Return a public identifier, by which the ledger tells series apart."""
+    """Return a random public identifier that distinguishes series in a ledger."""
     return f"{int(random_integers(1)[0]):016x}"
 
 
 def plan_lost(plan: Plan) -> tuple[int, ...]:
-    """Return the releases that were lost before the one of this plan."""
+    """Return the numbers of the releases that were lost before the release of this plan."""
     return time_factors.SeriesTerms.from_choices(plan.choices["series"]).factor.lost
 
 
 def _copy_of(estimator: BaseForest) -> BaseForest:
-    """Return an unfitted copy without a ledger: a fit of its own would be charged apart.
+    """Return an unfitted copy without a ledger, so that it cannot charge a separate fit.
 
-    A parameter that the caller changes in place afterwards, such as a unit, must not reach the series.
+    Parameters are copied too: a later change in place, such as to a unit, must not affect the series.
     """
     return type(estimator)(**deepcopy({**estimator.get_params(deep=False), "ledger": None}))
 
@@ -726,13 +762,13 @@ def _digest(text: str, arrays: Mapping[str, Ints]) -> str:
 
 
 def _read_state(path: Path) -> tuple[dict[str, Any], dict[str, Ints]]:
-    """Return the state and the measurements in a file, whose checksum must hold."""
+    """Return the state and the measurements in a file. Raise ModelFileError if the checksum is wrong."""
     try:
         content = read_file(path, _MAX_FILE_BYTES)
         header = read_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
         metadata, arrays = header["__metadata__"], parse_safetensors(content)
         if metadata["format"] != FORMAT or metadata["sha256"] != _digest(metadata["series"], arrays):
-            raise ModelFileError("it is damaged, or of another version")
+            raise ModelFileError("it is damaged or was written by another version")
         state = read_json(metadata["series"])
         if not isinstance(state, dict):
             raise ModelFileError("it is damaged")
@@ -740,5 +776,5 @@ def _read_state(path: Path) -> tuple[dict[str, Any], dict[str, Ints]]:
     except OSError as error:
         raise ModelFileError(f"cannot read {short_repr(str(path))}: {error.strerror or error}.") from None
     except (SafetensorError, VeilwoodError, KeyError, TypeError, ValueError, MemoryError) as error:
-        text = str(error) if isinstance(error, VeilwoodError) else "it is not a series"
-        raise ModelFileError(f"{short_repr(str(path))} is not a series that can be read: {text}.") from None
+        text = str(error) if isinstance(error, VeilwoodError) else "the file is not a series"
+        raise ModelFileError(f"cannot read {short_repr(str(path))} as a series: {text}.") from None

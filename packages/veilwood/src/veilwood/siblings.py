@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages beside the core, by name: the core imports none of them, and loads one when rows or a call ask for it.
+"""Optional packages of this repository. The core never imports them, but loads one when an input or a call needs it.
 
-Only the modules in these tables may stand between a user's rows and the release door.
+Only the modules listed here may stand between a user's rows and the release door.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sibling:
 
 
 def missing_package_error(package: str, extra: str) -> SetupError:
-    """Return the error of a package that is not installed."""
+    """Return the error for a package that is not installed."""
     distribution = package.replace("_", "-")
     return SetupError(f"{distribution} is not installed. Hint: run pip install 'veilwood[{extra}]'.")
 
@@ -50,14 +50,14 @@ _CLUSTERS: Final = {  # by the package of a frame's type
     package: Sibling("veilwood_engines.cluster.engines", extra)
     for package, extra in {"dask": "cluster", "pyspark": "spark", "ray": "ray"}.items()
 }
-_LAKES: Final = {  # likewise
+_LAKES: Final = {  # by the package of a table's type
     package: Sibling("veilwood_engines.lakes", extra)
     for package, extra in {"deltalake": "delta", "pyiceberg": "iceberg"}.items()
 }
 
 
 def find_database(X: Any) -> Sibling | None:
-    """Return the module for tables of databases if this is the address of one, or an Ibis table.
+    """Return the module for database tables if ``X`` is the address of one or an Ibis table, or None.
 
     >>> find_database("duckdb:///claims.db#visits").extra, find_database("visits.csv")
     ('sql', None)
@@ -70,17 +70,17 @@ def find_database(X: Any) -> Sibling | None:
 
 
 def find_cluster(X: Any) -> Sibling | None:
-    """Return the module for frames of clusters if this is an object of Dask, Spark or Ray."""
+    """Return the module for cluster frames if ``X`` is an object of Dask, Spark or Ray, or None."""
     return _CLUSTERS.get(_package_of(X))
 
 
 def find_lake(X: Any) -> Sibling | None:
-    """Return the module for lake tables if this is a table of deltalake or pyiceberg."""
+    """Return the module for lake tables if ``X`` is a table of deltalake or pyiceberg, or None."""
     return _LAKES.get(_package_of(X)) if type(X).__name__ in ("DeltaTable", "Table", "StaticTable") else None
 
 
 def load_lakes(extra: str) -> Any:
-    """Load the module for lake tables in folders, of the kind "delta" or "iceberg"."""
+    """Load the module for lake tables in folders. ``extra`` is "delta" or "iceberg"."""
     return next(sibling for sibling in _LAKES.values() if sibling.extra == extra).load()
 
 
@@ -88,7 +88,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def predict_on_clusters(method: Method) -> Method:
-    """Extend a prediction method to frames of Dask, Spark and Ray, on their workers."""
+    """Extend a prediction method so that it accepts frames of Dask, Spark and Ray and predicts on their workers."""
 
     @wraps(method)
     def predict(self: Any, X: Any, **options: Any) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for good settings from public facts alone: every setting is planned and scored, none is fitted.
+"""Choice of settings from public facts alone: every setting is planned and scored, none is fitted.
 
 The score is in ``forests.expected_skill``; benchmarks/results/expected_skill.md derives it. A search
 on private rows is ``veilwood.search``.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A planned setting and its score: public numbers only.
+    """Planned setting with its score. Contains public numbers only.
 
     Attributes
     ----------
@@ -49,12 +49,12 @@ class Candidate:
     rows_per_leaf : float
         Expected number of rows in a leaf: n divided by the leaves of a tree.
     noise_std : float
-        Standard deviation of the noise on one count of a leaf, in rows.
+        Standard deviation of the noise on one count in a leaf, in rows.
     skill : float
         Skill expected by theory, between 0 and 1: see ``expected_skill``.
     score : float
-        Criterion of the ranking, in units of skill: theory combined with results on public tables. Only differences
-        are meaningful. If no public table had that many rows times epsilon, theory alone.
+        Ranking criterion, in units of skill: theory combined with results on public tables, or theory alone if no
+        public table had as large a product of rows and epsilon. Only differences between scores are meaningful.
     """
 
     estimator: str
@@ -73,11 +73,11 @@ class Tuning:
     Attributes
     ----------
     settings : tuple of Candidate
-        All settings planned, the best first.
+        All planned settings, best first.
     skipped : int
         Number of settings left out because they would need too large a table.
     schema_name, n, epsilon, delta, neighbours
-        The public facts that the scores rest on.
+        The public facts that determine the scores.
     """
 
     settings: tuple[Candidate, ...]
@@ -87,12 +87,12 @@ class Tuning:
     epsilon: float
     delta: float
     neighbours: Neighbours
-    """Whom the best setting protects."""
+    """Unit and adjacency that the best setting protects."""
     _best: Any = field(repr=False)
 
     @property
     def best(self) -> Any:
-        """The best setting as an unfitted estimator, a new one each time."""
+        """The best setting, as a new unfitted estimator on each access."""
         return deepcopy(self._best)
 
     @property
@@ -114,13 +114,13 @@ class Tuning:
         ).astype({name: "Int64" for s in self.settings for name in s.parameters})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the result as a dict that can be written as JSON."""
         facts = {"schema": self.schema_name, "n": self.n, "epsilon": self.epsilon, "delta": self.delta}
         facts |= {"privacy_unit": str(self.neighbours.unit), "adjacency": self.neighbours.adjacency}
         return {**facts, "skipped": self.skipped, "settings": [asdict(setting) for setting in self.settings]}
 
     def plot(self) -> Figure:
-        """Draw the score of each setting against its noise relative to the size of a leaf."""
+        """Draw the expected skill of each setting against its noise relative to the rows per leaf."""
         from veilwood.plots import skill_vs_noise  # matplotlib would double the time of importing veilwood
 
         return skill_vs_noise(
@@ -133,10 +133,10 @@ class Tuning:
 
     @property
     def summary(self) -> str:
-        """The best setting, whom it protects, and how rough the ranking is."""
+        """Text on the best setting, whom it protects, and how accurate the ranking is."""
         best = self.settings[0]
         chosen = ", ".join(f"{key}={value}" for key, value in best.parameters.items())
-        skipped = f"; {self.skipped} skipped, their tables would be too large" if self.skipped else ""
+        skipped = f"; {self.skipped} skipped because their tables would be too large" if self.skipped else ""
         return (
             f"Best of {len(self.settings)} settings on schema {self.schema_name!r} for n={self.n:,}, "
             f"epsilon={self.epsilon:g}, delta={self.delta:g}{skipped}:\n"
@@ -155,10 +155,10 @@ class Tuning:
         """Return a sentence on the accuracy of the ranking."""
         facts = load_weights()
         if self.n * self.epsilon > facts["most_rows_times_epsilon"]:
-            return "Ranks are rough: no public table that was tried had so many rows times epsilon."
+            return "Ranks are rough: no public table in the benchmark had as large a product of rows and epsilon."
         return (
-            "Ranks are rough: on held-out public tables their correlation was "
-            f"{facts['rank_correlation']:.2f}, and the error of a score {facts['error']:.2f}."
+            "Ranks are rough: on held-out public tables their correlation with the true ranks was "
+            f"{facts['rank_correlation']:.2f}, and the error of a score was {facts['error']:.2f}."
         )
 
     def _repr_html_(self) -> str:
@@ -179,10 +179,10 @@ def tune(
     delta: float = 0.0,
     grid: Mapping[str, Sequence[int]] | None = None,
 ) -> Tuning:
-    """Search for good settings from public facts alone: no data is read, nothing is spent.
+    """Rank settings from public facts alone. Reads no data and spends no budget.
 
-    Every setting of a grid is planned. Its score weighs the noise per leaf, relative to the expected rows in a leaf,
-    against what trees of that depth over those features can learn (``expected_skill``).
+    Every setting of a grid is planned. Its score weighs the noise relative to the expected rows per leaf against the
+    skill that trees of that depth can reach with that many features (``expected_skill``).
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def tune(
         Public schema of the data.
     estimators : estimator, class, or list of them, optional
         Forests to search over, from ``tunable_estimators()``. An instance keeps its other parameters (adjacency,
-        voting, ledger, ...). Default: all for the task of the schema, with averaged votes, which the score describes.
+        voting, ledger, ...). Default: all estimators for the task of the schema, with averaged votes.
     n_rows : int
         Public number of rows. Never pass the length of a private table; a noisy count is fine.
     epsilon, delta : float
@@ -201,7 +201,7 @@ def tune(
     Returns
     -------
     Tuning
-        All settings, best first, as ``.table``; ``.best``, an unfitted estimator; ``.plot()``.
+        ``.table`` lists all settings, best first; ``.best`` is an unfitted estimator; ``.plot()`` draws the scores.
 
     Examples
     --------
@@ -230,12 +230,12 @@ def tune(
             continue
     if not planned:
         raise DomainTooLargeError(
-            f"each of the {len(candidates)} settings needs too large a table. Hint: lower max_features in the grid."
+            f"all {len(candidates)} settings need tables that are too large. Hint: lower max_features in the grid."
         )
     promises = {str(forest.plan().neighbours) for _, forest in planned}
     if len(promises) > 1:
         raise PlanError(
-            f"settings that protect {' and '.join(sorted(promises))} cannot be ranked together. "
+            f"the estimators protect different units or neighbours: {' and '.join(sorted(promises))}. "
             "Hint: pass estimators with the same privacy_unit, adjacency and max_weight."
         )
     planned.sort(key=lambda pair: -pair[0].score)
@@ -252,7 +252,7 @@ def tune(
 
 
 def tunable_estimators() -> tuple[type[Any], ...]:
-    """Return the estimators that can be tuned: those whose plan bounds the number of leaves."""
+    """Return the estimator classes that can be tuned: their plans bound the number of leaves."""
     kinds = (getattr(families, name) for name in families.__all__ if not name.endswith("Predictor"))
     return tuple(kind for kind in kinds if tuned_parameters(kind))
 
@@ -263,7 +263,7 @@ def default_grid(kind: type[Any], n_features: int) -> dict[str, Sequence[int]]:
         return {
             "n_ensembles": (1, 2, 4),
             "max_features": sorted({min(width, n_features) for width in (2, 4, 6)}),
-            "n_estimators": (128,),  # the trees of an ensemble share their noise, so that more of them only cost time
+            "n_estimators": (128,),  # the trees of an ensemble share their noise, so more trees only cost time
             "max_depth": (1, 2, 3, 4),
         }
     return {"n_estimators": (1, 2, 4, 8, 16, 32, 64), "max_depth": (1, 2, 3, 4, 5, 6, 8, 10)}
@@ -272,13 +272,13 @@ def default_grid(kind: type[Any], n_features: int) -> dict[str, Sequence[int]]:
 def _list_candidates(
     schema: Schema, estimators: Any, grid: Mapping[str, Sequence[int]]
 ) -> list[tuple[Any, dict[str, int]]]:
-    """List a prototype and the values to set, for every possible setting of the grid."""
+    """Return pairs of an unfitted estimator and the values to set, for every possible setting of the grid."""
     if estimators is None:
         estimators = [averaging_estimator(kind) for kind in tunable_estimators() if kind._task == schema.task]
     elif not isinstance(estimators, Sequence) or isinstance(estimators, str):
         estimators = [estimators]
     if not estimators:
-        raise UseError("no estimator to tune. Hint: name one, or leave estimators out to search all.")
+        raise UseError("estimators must not be empty. Hint: pass an estimator, or omit the argument to search all.")
     prototypes = [_resolve_prototype(estimator, schema) for estimator in estimators]
     n_features = len(schema.features)
     defaults = [default_grid(type(prototype), n_features) for prototype in prototypes]
@@ -286,11 +286,13 @@ def _list_candidates(
     for name, values in grid.items():
         if name not in known:
             raise UseError(
-                f"grid has {name!r}, which is not searched over.{did_you_mean(name, known)} Hint: choose from "
+                f"grid has the key {name!r}, which cannot be searched.{did_you_mean(name, known)} Hint: choose from "
                 f"{', '.join(sorted(known))}; set other parameters on an estimator."
             )
         if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(_is_positive_int, values)):
-            raise UseError(f"grid[{name!r}]={values!r} must be a list of integers of at least 1.")
+            raise UseError(
+                f"grid[{name!r}]={values!r} must be a list of integers >= 1. Hint: pass a list such as [2, 4]."
+            )
     candidates = []
     for prototype, default in zip(prototypes, defaults, strict=True):
         axes = {name: grid.get(name, values) for name, values in default.items()}
@@ -300,8 +302,8 @@ def _list_candidates(
                 candidates.append((prototype, setting))
     if not candidates:
         raise UseError(
-            f"the grid {dict(grid)} has no possible setting for {n_features} features. Hint: give each list a value "
-            "with max_depth <= max_features <= features and n_ensembles <= n_estimators."
+            f"the grid {dict(grid)} has no possible setting for {n_features} features. Hint: add values for which "
+            "max_depth <= max_features <= features and n_ensembles <= n_estimators."
         )
     return candidates
 
@@ -317,7 +319,7 @@ def _resolve_prototype(estimator: Any, schema: Schema) -> Any:
         name = kind.__name__ if kind is not str else repr(estimator)
         why = ""
         if kind is families.MatrixForestPredictor:
-            why = ": its noise follows the queries of each batch, and plan_answer tells it for one"
+            why = ": its noise depends on the queries of each batch (see plan_answer)"
         names = ", ".join(each.__name__ for each in known)
         raise UseError(f"{name} cannot be tuned without data{why}. Hint: choose one of {names}.")
     if kind._task != schema.task:
@@ -329,7 +331,7 @@ def _resolve_prototype(estimator: Any, schema: Schema) -> Any:
 
 
 def _is_possible_setting(prototype: Any, values: Mapping[str, int], n_features: int) -> bool:
-    """Return True if a setting can be planned and does not just measure the same features twice."""
+    """Return True if a setting can be planned and does not merely measure the same features twice."""
     if not isinstance(prototype, families.MatrixForestClassifier):
         return getattr(prototype, "branching", "binary") == "binary" or values["max_depth"] <= n_features
     width, ensembles = values["max_features"], values["n_ensembles"]
@@ -365,6 +367,6 @@ def _score_setting(forest: Any, schema: Schema, n_rows: int, values: dict[str, i
 
 
 def averaging_estimator(kind: type[Any]) -> Any:
-    """Return a forest with averaged votes, which the score describes."""
+    """Return an estimator with averaged votes, as the score assumes."""
     voting = {"voting": "weight" if kind is families.MatrixForestClassifier else "threshold"}
     return kind(**(voting if "voting" in inspect.signature(kind).parameters else {}))

@@ -79,7 +79,7 @@ def test_resolve_settles_as_spent(here: Path, capsys: pytest.CaptureFixture[str]
     assert (done["resolved"], done["spent"], done["remaining"]) == (left.id, "epsilon=0.5", "epsilon=0.5")
     assert "resolved by a custodian: power failure" in text(capsys, "ledger", "show", "x.db")
     assert answer(capsys, "ledger", "verify", "x.db")["intact"]
-    assert "only a reserved one" in refused(capsys, "ledger", "resolve", "x.db", str(left.id), "--reason", "again")
+    assert "only a reserved entry" in refused(capsys, "ledger", "resolve", "x.db", str(left.id), "--reason", "again")
     assert "--reason" in refused(capsys, "ledger", "resolve", "x.db", str(left.id))
     assert "reason" in refused(capsys, "ledger", "resolve", "x.db", str(left.id), "--reason", " ")
     assert "there is no ledger" in refused(capsys, "ledger", "resolve", "nosuch.db", "2", "--reason", "x")

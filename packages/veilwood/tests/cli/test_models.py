@@ -187,7 +187,7 @@ def test_plan_signed_run_model_signed(
     [
         (["sign"], "veilwood sign FILE --key KEY"),
         (["sign", "model.veilwood"], "veilwood sign FILE --key KEY"),
-        (["sign", "model.veilwood", "--new-key", "k"], "signs nothing"),
+        (["sign", "model.veilwood", "--new-key", "k"], "only creates a key pair"),
         (["sign", "--new-key", "clinic.key"], "exists already"),
         (["sign", "nosuch.veilwood", "--key", "clinic.key"], "nosuch.veilwood"),
         (["verify", "model.veilwood"], "--signed-by"),

@@ -50,7 +50,7 @@ def test_from_a_draft_by_a_review_to_predictions_with_an_id(
     somebody = Person(monkeypatch, "aaq", [2])
     assert main(["schema", "review", "visits.json"]) == 0
     output = capsys.readouterr().out
-    assert "that key has no meaning" in output  # ward has no usual values
+    assert "this key has no function" in output  # ward has no usual values
     assert "2 columns to review" in output
     assert Schema.load("visits.json").inferred
     assert main(["fit", "visits.csv", "--schema", "visits.json", *SMALL, "-o", "m.veilwood"]) == 0
@@ -133,7 +133,7 @@ def test_a_check_lists_all_problems_and_a_fit_names_them(visits: Path, capsys: p
         assert problem in output
     assert main(["fit", "odd.csv", "--schema", "d.json", *SMALL]) == 2
     output = capsys.readouterr().err
-    for name in ("'age' has a missing value", "'age' must hold numbers", "'ward'", "'ill'"):
+    for name in ("'age' has a missing value", "'age' must contain numbers only", "'ward'", "'ill'"):
         assert name in output
     assert not any(value in output for value in ("old,", "Hidden", "perhaps", "in 1 row"))
     assert main(["fit", "visits.csv", "--schema", "d.json", *SMALL, "--sep", "|"]) == 2
@@ -225,15 +225,15 @@ def test_what_newcomers_typed_into_a_review(
     assert main(["schema", "draft", "mixed.csv", "--decimal", ".", "-o", "d.json"]) == 0
     output = capsys.readouterr().out
     assert "Read with sep ';', decimals {'dose': ','}" in output
-    assert "'stay' looks like numbers with a decimal comma, and was read as text. Hint: press k" in output
+    assert "'stay' seems to contain numbers with a decimal comma but was read as text. Hint: press k" in output
     assert "'ward' looks" not in output
     Person(monkeypatch, "", ["q"])
     assert main(["schema", "review", "d.json"]) == 0
     Person(monkeypatch, "ekq", ["three", 0, "4", "0 to 365", "0 to 365", "the hospital's rules"])
     assert main(["schema", "review", "d.json"]) == 0
     output = capsys.readouterr().out
-    assert "enter an integer, such as 3" in output
-    assert "these are bounds of numbers, and the column has categories" in output
+    assert "enter an integer such as 3" in output
+    assert "the answer has numeric bounds, but the column is categorical" in output
     draft = json.loads(Path("d.json").read_text())
     assert draft["privacy_unit"]["at_most"] == 4
     assert all("0 to 365" not in column.get("values", []) for column in draft["columns"])

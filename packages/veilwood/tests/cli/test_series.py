@@ -56,7 +56,7 @@ def test_a_series_is_planned_signed_released_and_shown(visits: Path, capsys: pyt
     capsys.readouterr()
     shown = answer(capsys, "series", "show", "visits.series", "--withdrawn")
     assert (shown["made"], shown["charged"]) == ([1, 2], True)
-    assert "costs nothing" in shown["withdrawn"]
+    assert "spends no budget" in shown["withdrawn"]
     assert len(vw.open_ledger("visits.db").entries()) == 3
 
 

@@ -325,7 +325,7 @@ def is_bounded(boxes: joint_noise._BoxSampler, row: int, column: int, bound: int
     bits = 100 + max(0, vectors.bit_length() + boxes._shift)
     _, high = samplers.exp_minus((total + 2 * bound) / boxes._scale, bits)
     up = boxes._shift + halved - bits
-    return high * vectors << max(up, 0) <= boxes._box_weight(row, column) << max(-up, 0)
+    return high * vectors << max(up, 0) <= boxes._proposal_weight(row, column) << max(-up, 0)
 
 
 def points_of(axis: joint_noise._SegmentedAxis, pieces: int) -> list[tuple[int, int, int]]:

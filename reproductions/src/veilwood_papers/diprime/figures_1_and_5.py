@@ -19,7 +19,7 @@ SETTINGS = (
 
 
 def best_depth(values: Values, trees: str, curve: str) -> float | None:
-    """Return the depth with the smallest error of a method."""
+    """Return the depth at which a method has its smallest error."""
     errors = curve_means(values, curve, panel=panel_name(BY_DEPTH, trees))
     return min((value, float(x)) for (_, x), value in errors.items())[1] if errors else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods that DiPriMe compares, sound and as published. Each table or figure lists those that it shows."""
+"""Methods that the DiPriMe paper compares, sound and as published. Each exhibit lists the methods that it shows."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ PUBLISHED_AS = {
 VARIANT = {DIPRIME: "DiPriMe", EXP: "DiPriMeExp", FLIP: "DiPriMeFlip"}
 SOUND_VARIANT = {RANDOM: "random-attribute", K_MEDIANS: "k-medians", SELECT: "select-then-median"}
 LIKE = {RANDOM: DIPRIME, K_MEDIANS: FLIP, SELECT: FLIP}  # the published method whose depth a sound forest uses
-BINS = 5  # per numeric column, for the greedy baselines, as in the paper
+BINS = 5  # bins per numeric column for the greedy baselines, as in the paper
 
 
 def load_table(tables: PublicTables, name: str) -> PublicTable:
-    """Return a data set. The robot's classes are merged to moving forward and the rest, as in the paper."""
+    """Return a data set. The classes of Robot are merged into "moving forward" and the rest, as in the paper."""
     table = tables.load_table(name)
     if name != "wall-following-robot":
         return table
@@ -65,7 +65,7 @@ def error_unit(table: PublicTable) -> float:
 
 
 class _CodedForest:
-    """Forest of scikit-learn on the codes of a schema, which makes it accept categories."""
+    """Forest of scikit-learn on the codes of a schema, so that it accepts categories."""
 
     def __init__(self, schema: Schema, forest: Any) -> None:
         self.encoding, self.forest = Encoding(schema), forest
@@ -82,7 +82,7 @@ def make_forest(
     method: str, table: PublicTable, *, epsilon: float, n_estimators: int, max_depth: int, seed: int,
     trees: str = "disjoint", **more: Any,
 ) -> Any:  # fmt: skip
-    """Return the forest of a method, for either task."""
+    """Return the unfitted forest of a method, for classification or regression."""
     classes = table.facts["task"] == "classification"
 
     def select_class(classifier: Any, regressor: Any) -> Any:
@@ -117,7 +117,7 @@ def make_forest(
 
 
 def _binned_schema(table: PublicTable) -> Schema:
-    """Return the schema with numeric columns cut into five bins."""
+    """Return the schema with numeric columns binned into five intervals."""
     columns = []
     for column in table.facts["columns"]:
         cut = column["kind"] == "numeric" and column["name"] != table.facts["target"]

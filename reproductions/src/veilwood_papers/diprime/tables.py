@@ -37,7 +37,11 @@ def published_rows(name: str) -> list[dict[str, str]]:
 def published_depths(panel: str) -> dict[str, int]:
     """Return the published depth of each method on a data set."""
     lines = (*published_rows("table 1"), *published_rows("table 2"))
-    curves = {**PUBLISHED_AS, "DP-RF": GREEDY, "DP-DF": methods.GREEDY_LABELS}  # at the depths of what they stand for
+    curves = {
+        **PUBLISHED_AS,
+        "DP-RF": GREEDY,
+        "DP-DF": methods.GREEDY_LABELS,
+    }  # at the depths of the methods that they replace
     return {curves[row["method"]]: int(row["d_max"]) for row in lines if row["dataset"] == panel}
 
 
@@ -47,7 +51,7 @@ def error_scale(panel: str) -> float:
 
 
 def measure_name(panel: str) -> str:
-    """Return the measure of a data set's cells."""
+    """Return the name of the measure in a data set's cells."""
     return f"MSE x {1 / error_scale(panel):g}" if panel in REGRESSION else "accuracy"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data sets of the paper on secure trees, as codes of few values (Table 1), and the trees that it compares.
 
-Trees are trained by the plaintext twins (``plain``), which give the same trees as the protocols. Noise is simulated in
+Trees are trained by plaintext versions of the protocols (``plain``), which give the same trees. Noise is simulated in
 floating point from a public seed, on public benchmark tables: nothing here is a release.
 """
 
@@ -53,7 +53,7 @@ ADULT_GROUPS = {
                    "Priv-house-serv": "service", "Protective-serv": "service", "Armed-Forces": "service",
                    "?": "none", "Tech-support": "Adm-clerical"},
 }  # fmt: skip
-DROPPED = ("fnlwgt", "education")  # a sampling weight, and the same as education_num
+DROPPED = ("fnlwgt", "education")  # a sampling weight, and a duplicate of education_num
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ class CodedTable:
 
     @property
     def width(self) -> int:
-        """Size of the largest domain, which all splits of a hidden tree have."""
+        """Size of the largest domain: the number of branches of every split in a hidden tree."""
         return max(self.sizes)
 
 
 def load_table(tables: PublicTables, panel: str) -> CodedTable:
-    """Return a data set with its columns cut or grouped."""
+    """Return a data set with its numeric columns binned and its categories grouped."""
     name = TABLES[panel]
     table = tables.load_table(name)
     facts, X = table.facts, table.X.copy()
@@ -95,7 +95,7 @@ def load_table(tables: PublicTables, panel: str) -> CodedTable:
 
 
 class SelectionRules:
-    """Selection rules of a tree at one epsilon and depth, with simulated noise from one generator."""
+    """Selection rules of a tree at a given epsilon and depth, with simulated noise from one generator."""
 
     def __init__(self, seed: object) -> None:
         self.rng = np.random.default_rng(seed)  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ SINGLE = (NO_NOISE, PUBLISHED, BASELINE, OURS)
 def selection_rules(
     variant: str, epsilon: float, depth: int, leaf: str, seed: object
 ) -> tuple[SelectionRule, SelectionRule]:
-    """Return the rules by which a variant selects splits and the labels of leaves."""
+    """Return the rules by which a variant selects splits and leaf labels."""
     exact, draw = Fraction(str(epsilon)), SelectionRules(seed)
     at_leaf = {"laplace": draw.laplace_noise, "exponential": draw.exponential_mechanism}[leaf]
     nothing: list[Any] = [first_largest] * depth
@@ -210,7 +210,7 @@ def measure_sizes(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 
 def published_sizes() -> Values:
-    """Return the printed numbers."""
+    """Return the published sizes."""
     return {
         Cell(row["dataset"], "size", name, "number"): Value(float(row[column]))
         for row in read_published("secure_table1")
@@ -219,7 +219,7 @@ def published_sizes() -> Values:
 
 
 def size_reason(cell: Cell, measured: Values) -> str:
-    """Return the reason why a number differs."""
+    """Return the reason why a size differs from the published size."""
     if cell.x == "sample size":
         return "known: 32,651 in the paper; UCI's training file of Adult has 32,561 rows."
     return "not tested: the paper counts the class as well, or another selection of columns: it does not say which."

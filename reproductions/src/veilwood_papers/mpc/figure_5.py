@@ -62,7 +62,7 @@ def _depths_of(panel: str, bits: int, quick: bool) -> tuple[int, ...]:
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """Measure the job's protocols and depths, between three processes."""
+    """Measure the job's protocols and depths with three processes."""
     from veilwood_papers.mpc.processes import run_three  # imported late: needs MPyC
 
     panel, bits, depths = job.settings["panel"], job.settings["bits"], job.settings["depths"]
@@ -82,7 +82,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 def measure_server(
     engine: Engine, variants: tuple[str, ...], shape: tuple[int, int, int], depths: tuple[int, ...], x: Any, y: Any
 ) -> list[dict[str, float]]:
-    """Return one server's CPU time and traffic for training with each protocol at each depth, three times."""
+    """Return a server's CPU time and traffic of three training runs with each protocol at each depth."""
     _, m, w = shape
     records = SharedRows(engine.load(x), engine.load(y))
     costs = []

@@ -58,7 +58,7 @@ def published_values() -> Values:
 
 
 def relative_gain(sentence: str, panel: str, x: str, published: float) -> Claim:
-    """Return the claim that the accuracy exceeds the baseline's by a fraction of it, within 5 points of that."""
+    """Return the claim that the accuracy exceeds the baseline's by a relative gain, within 5 percentage points."""
 
     def gain(values: Values) -> float:
         own, baseline = (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plaintext twins of the secure protocols: the same trees from the same rows and noise, in the clear.
+"""Plaintext versions of the secure protocols: the same trees from the same rows and noise, in the clear.
 
 They are written for clarity, share only the tree structure with the protocols, and give the same integers. Tests
-compare the two, and accuracy is measured on the twins. Nothing here is private.
+compare both, and accuracy is measured on the plaintext versions. Nothing here is private.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def poisson_epsilon(epsilon: float, rate: float, n_trees: int) -> float:
 
     The paper's Claim D.1 says ``n_trees * rate * epsilon``; the tight bound of one tree is
     ``log(1 + rate (exp(epsilon) - 1))``, which is always larger (Balle, Barthe, Gaboardi 2018, Theorem 8). Trees on
-    disjoint rows, a fraction 1/n_trees each, have a loss of only ``epsilon``; the forests here use those.
+    disjoint rows, a fraction 1/n_trees each, have a loss of only ``epsilon``; the forests here use disjoint rows.
 
     >>> round(poisson_epsilon(2.0, 0.25, 4), 2)  # claimed: 2
     3.82
@@ -35,7 +35,9 @@ def poisson_epsilon(epsilon: float, rate: float, n_trees: int) -> float:
 
 
 UNIFORM_BITS = 16
-FRACTION_BITS = 2 * UNIFORM_BITS + 10  # of the result: the square of a 16-bit fraction, and coefficients of 10 bits
+FRACTION_BITS = (
+    2 * UNIFORM_BITS + 10
+)  # fraction bits of the result: the square of a 16-bit fraction, and coefficients of 10 bits
 # log2(y) for 1 <= y < 2 is within 0.005 of this polynomial in y - 3/2, its interpolation at Chebyshev's points.
 _POINTS = 1.5 + 0.5 * np.cos(np.pi * (2 * np.arange(3) + 1) / 6)
 LOG2: list[float] = np.polynomial.polynomial.polyfit(_POINTS - 1.5, np.log2(_POINTS), 2).tolist()
@@ -44,7 +46,7 @@ LOG2: list[float] = np.polynomial.polynomial.polyfit(_POINTS - 1.5, np.log2(_POI
 def log_laplace_not_private(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
     """Draw Laplace noise as scale * (ln U1 - ln U2), in units of 2**-FRACTION_BITS.
 
-    Repaired: the paper's U may be 0, which has no logarithm. Here U is the midpoint of one of 2**16 intervals.
+    Fixed: the paper's U may be 0, which has no logarithm. Here U is the midpoint of one of 2**16 intervals.
     """
     if engine.ring != np.uint64:
         raise MechanismError(f"fixed-point noise needs 64-bit words, got {engine.ring}. Hint: use ring=numpy.uint64.")
@@ -56,7 +58,7 @@ def _log2_uniform(engine: Engine, factor: float, shape: tuple[int, int]) -> Shar
     """Return factor * log2(U) for secret uniform U, in units of 2**-FRACTION_BITS."""
     rows, count = shape
     words = engine.random_words((UNIFORM_BITS, rows * -(-count // WORD_BITS)))
-    # Digits, most significant first; the last is always 1: U = 0.b_1 b_2 ... b_16 1
+    # Digits, most significant first; the last digit is always 1: U = 0.b_1 b_2 ... b_16 1
     digits = concatenate([words, ~(words[:1] & 0)])
     leading = _leading_ones(engine, digits)
     bits = (
@@ -80,13 +82,13 @@ def _log2_uniform(engine: Engine, factor: float, shape: tuple[int, int]) -> Shar
 
 
 def _leading_ones(engine: Engine, digits: Bits) -> Bits:
-    """Return only the leading 1 of each number, by running products of inverted digits in log2 rounds."""
+    """Return the leading 1 of each number alone, by running products of inverted digits in log2 rounds."""
     none_yet = ~digits
     reach = 1
     while reach < len(digits):
         none_yet = concatenate([none_yet[:reach], engine.land(none_yet[reach:], none_yet[:-reach])])
         reach *= 2
-    # none_yet[k]: no 1 among the digits 0..k; 0 from the first 1 on.
+    # none_yet[k] is 1 if there is no 1 among the digits 0..k, otherwise 0.
     before = concatenate([~(digits[:1] & 0), none_yet[:-1]])
     return before ^ none_yet
 
@@ -104,7 +106,7 @@ def first_largest(level: int, scores: Ints) -> Ints:
 
 
 def noisy_largest(noise: Sequence[Ints | None]) -> SelectionRule:
-    """Return the rule that adds given noise to the scores, one array of shape (candidates, nodes) per level."""
+    """Return the selection rule that adds the given noise to the scores: one (candidates, nodes) array per level."""
 
     def select_noisy(level: int, scores: Ints) -> Ints:
         extra = noise[level]

@@ -155,18 +155,18 @@ def _run_server(
 
 
 def _receive_report(end: Connection, party: int) -> Any:
-    """Return the report of a server."""
+    """Return the report of a server, or raise PartyError if the server failed."""
     try:
         answer = end.recv()
     except EOFError:
-        answer = "it died without a word"
+        answer = "it ended without a message"
     if isinstance(answer, str):
         raise PartyError(f"server {party} failed. Hint: read its error message:\n{answer}")
     return answer
 
 
 def _own_argument(arg: Any, party: int) -> Any:
-    """Return the pair of one server out of three pairs, or the argument as it is."""
+    """Return the pair of one server out of three pairs, or the argument unchanged."""
     three_pairs = isinstance(arg, list) and len(arg) == 3 and all(isinstance(p, tuple) and len(p) == 2 for p in arg)
     return arg[party] if three_pairs else arg
 

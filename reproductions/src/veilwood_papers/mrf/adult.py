@@ -47,7 +47,7 @@ DROPPED = ("fnlwgt", "education_num", "relationship", "capital_gain", "capital_l
 
 
 def adult_in_groups(table: PublicTable) -> PublicTable:
-    """Return complete rows of eight columns, whose groups span 168,000 cells; ungrouped values would span millions."""
+    """Return the complete rows of eight grouped columns, which span 168,000 cells instead of millions."""
     complete = (table.X != MISSING).all(axis=1).to_numpy()
     X = table.X.loc[complete].drop(columns=list(DROPPED))
     facts = table.facts

@@ -31,7 +31,7 @@ def measure_sizes(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 
 def published_sizes() -> Values:
-    """Return the printed numbers."""
+    """Return the published sizes."""
     values: Values = {}
     for row in read_published("mrf_datasets"):
         panel = row["dataset"].removesuffix(" (paper)")

@@ -48,7 +48,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 
 def published_values() -> Values:
-    """Return the authors' published results. Those of Adult are also shown in the panel of the training file alone."""
+    """Return the authors' published results. The results of Adult are also in the panel of the training file alone."""
     names = {"Adult-categorical": ADULT}
     values = exhibit.mrf_values(
         "mrf_accuracy_vs_epsilon_main",
@@ -64,7 +64,7 @@ def published_values() -> Values:
 
 
 def _other_rows(cell: Cell, measured: Values) -> str:
-    """Return the reason for the training file, with what the panel of both files shows, if it was measured."""
+    """Return the reason for a cell of the training file, with the verdict of the panel of both files if measured."""
     reason = (
         "known: published for the 45,222 complete rows of both files of Adult; here the 30,162 of the training file."
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods that M-RF compares, with its data sets and settings. Each figure lists those that it shows."""
+"""Methods that the M-RF paper compares, with its data sets and settings. Each figure lists the methods it shows."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PublishedSetting(NamedTuple):
 
 
 AUTHORS_SPLIT, DRAWS = 100, 5
-"""Public seed of the authors' single train-test split, and their number of noise draws per forest."""
+"""Public seed of the authors' single train-test split, and the number of noise draws per forest."""
 SAME_ORDER = ("car", "iris", "balance-scale", "mushroom", "adult-both")
 """Tables in the row order of the authors' files, for which this seed gives their split."""
 
@@ -97,13 +97,13 @@ class SplitData(NamedTuple):
 
 
 def load_table(tables: PublicTables, name: str) -> PublicTable:
-    """Return a data set with numeric columns cut at the points of the public experiments."""
+    """Return a data set with numeric columns binned at the cut points of the public experiments."""
     table = tables.load_table(name)
     if name in ("adult", "adult-both"):
         table = adult_in_groups(table)
     facts = table.facts
     for column in facts["columns"]:
-        if "mrf_cutoffs" in column:  # a value equal to a cut goes left there, right here
+        if "mrf_cutoffs" in column:  # a value equal to a cut point goes left there and right here
             column["cutoffs"] = [math.nextafter(cut, math.inf) for cut in column["mrf_cutoffs"]]
     texts = {column: "category" for column in table.X.columns if table.X[column].dtype == object}  # faster to encode
     return PublicTable(facts, table.X.astype(texts), table.y)
@@ -138,7 +138,7 @@ def mean_accuracy(
 
 
 def _floating_accuracy(data: SplitData, trees: dict[str, Any], epsilon: float, seed: int, draws: int) -> float:
-    """Return the accuracy under the authors' floating-point noise, which unlike integer noise breaks all ties."""
+    """Return the accuracy under the authors' floating-point noise, which breaks all ties, unlike integer noise."""
     size = {"n_estimators": trees["n_estimators"], "max_depth": trees["max_depth"], "random_state": seed, "n_jobs": 1}
     parameters: dict[str, Any] = {"mechanism": "laplace", "trees": "disjoint", "epsilon": math.inf, **size}
     forest = MatrixForestClassifier(data.schema, ledger=MemoryLedger(), **parameters).fit(data.X, data.y)
@@ -182,7 +182,7 @@ ONE_FOREST = (
 
 
 def other_forests(cell: Cell, measured: Values) -> str:
-    """Return how far the published forest is from those measured, and how often that happens by chance."""
+    """Return how far the published result is from the measured forests, and how often that happens by chance."""
     runs = measured[cell].runs if cell in measured else 0
     chance = "" if runs < 2 else f", as about {200 * stats.t.sf(2, runs - 1):.0f} of 100 do by chance"
     return (

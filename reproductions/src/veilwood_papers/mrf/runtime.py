@@ -53,14 +53,14 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     MatrixForestClassifier(data.schema, n_estimators=4, max_depth=1, n_jobs=1).fit(data.X, data.y).predict(data.X_test)
     kinds = (WEIGHT,) if "16 trees" in panel else (NO_NOISE, TRAIN, PREDICT)
     for method in kinds:
-        with _empty_cache():  # a strategy that another figure has searched would cost nothing
+        with _empty_cache():  # a strategy that another figure has searched would take no time
             timed = list(_time_phases(method, data, trees, seed))
         yield from (Row(Cell(panel, method, x, measure_name), seed, value) for x, measure_name, value in timed)
 
 
 @contextmanager
 def _empty_cache() -> Iterator[None]:
-    """Give searches an empty cache, and restore the one before."""
+    """Give searches an empty cache, and restore the previous cache afterwards."""
     before = os.environ.get(CACHE_VARIABLE)
     with tempfile.TemporaryDirectory() as folder:
         os.environ[CACHE_VARIABLE] = folder

@@ -49,7 +49,7 @@ PARTS_PER_ROW = 2**20
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PaperParameters(Parameters):
-    """Parameters of all variants: the paper's epsilon, which is not a privacy loss.
+    """Parameters shared by all variants: the paper's epsilon, which is not a privacy loss.
 
     The papers have neither a declared number of rows nor post-processed leaves.
     """
@@ -105,7 +105,7 @@ NOT_ACCOUNTED = (
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DiPriMeParameters(PaperParameters, MedianForestParameters):
-    """Parameters of the paper for regression. What the paper fixes is not a parameter."""
+    """Parameters of the paper for regression. Values that the paper fixes are not parameters."""
 
     n_estimators: int = 10
     max_depth: int = 6
@@ -128,7 +128,7 @@ class DiPriMe(MedianForest):
 
     @property
     def selection_variant(self) -> Variant:
-        """Selection of attributes and medians, as the sound forest names it."""
+        """Selection of attributes and medians, under its name in the sound forest."""
         return "random-attribute" if self.parameters.variant == "DiPriMe" else "k-medians"
 
     def plan_level(self, nodes: LevelNodes) -> MedianLevel:
@@ -181,7 +181,8 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
     """DiPriMe, DiPriMeExp or DiPriMeFlip for classification, with the paper's accounting. NOT PRIVATE.
 
     A secret key assigns rows to trees, as in ``MedianForestClassifier``, instead of a partition into equal parts. That
-    makes the variant "DiPriMe" sound for classification. This class states no guarantee for it; its counterpart does.
+    makes the variant "DiPriMe" sound for classification. This class states no guarantee for it;
+    ``MedianForestClassifier`` does.
 
     Parameters
     ----------
@@ -268,7 +269,7 @@ class AsPrintedParameters(PaperParameters, RandomTreesClassifierParameters):
 
 
 class RandomTreesAsPrinted(RandomTrees):
-    """Algorithm 2 as printed: the inverse of the noise scale that its proof needs, and random class frequencies."""
+    """Algorithm 2 as printed: the noise scale is inverted, and some class frequencies are random."""
 
     parameters: AsPrintedParameters
 
@@ -289,7 +290,7 @@ class RandomTreesAsPrinted(RandomTrees):
         return super().release_sums(design, PARTS_PER_ROW * exact, door)
 
     def clean_leaves(self, forest: Forest, counts: Ints, plan: Plan, pooled: object = None) -> Floats:
-        """Return class frequencies as printed, some of them random."""
+        """Return the class frequencies that the paper prints, some of which are random."""
         return frequencies_as_printed(counts)
 
     def utility_warning(self, plan: Plan, model: object) -> None:

@@ -71,7 +71,7 @@ def recipe_as_published(
 
 
 class ExactHiddenSplitTreeNotPrivate:
-    """Hidden tree with the exact best splits, as Algorithms 1 to 4 print it. NOT PRIVATE.
+    """Hidden tree with the exact best splits, as in Algorithms 1 to 4 of the paper. NOT PRIVATE.
 
     The servers see nothing. Users see predictions, which are not private. Use
     ``veilwood_secure.protocols.hidden_forest.plan_hidden_forest`` for anything but the paper's figures.

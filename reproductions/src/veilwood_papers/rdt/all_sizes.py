@@ -2,8 +2,8 @@
 """Errors of one random forest at each depth and number of trees: a simulation, NOT PRIVATE.
 
 A random tree truncated at depth h is a random tree of depth h, and the first k trees of a forest are a forest of k
-trees. Rows are therefore routed once, and noise is drawn for the nodes that test rows reach. It is floating-point noise
-from a public seed, on public benchmark tables that are read many times: nothing here is a release.
+trees. Rows are therefore routed once, and noise is drawn for the nodes that test rows reach. The noise is
+floating-point noise from a public seed, on public benchmark tables that are read many times: nothing here is a release.
 ``RandomTreesClassifier`` fits sound forests.
 """
 
@@ -49,7 +49,7 @@ def load_table(tables: PublicTables, panel: str) -> PublicTable:
         del column["values"]
         column.update(kind="numeric", lower=min(levels), upper=max(levels), nullable=True)
         X[column["name"]] = pd.to_numeric(X[column["name"]], errors="coerce")
-    texts = {name: "category" for name in X.columns if X[name].dtype == object}  # categories encode much faster
+    texts = {name: "category" for name in X.columns if X[name].dtype == object}  # categories are encoded much faster
     return PublicTable(table.facts, X.astype(texts), table.y)
 
 
@@ -73,7 +73,7 @@ def split_rows(encoding: Encoding, table: PublicTable, seed: int) -> SplitRows:
 
 
 def node_levels(forest: Forest, codes: Codes) -> Iterator[Ints]:
-    """Yield the node of each row in each tree, level by level. A row stays in a leaf that it reaches early."""
+    """Yield the node of each row in each tree, level by level. A row stays in the leaf that it reaches."""
     node = np.broadcast_to(forest.roots, (len(codes), forest.n_trees)).astype(np.int64)
     rows = np.arange(len(codes))[:, None]
     while True:
@@ -101,7 +101,7 @@ def read_sizes(
     parts: SplitRows, encoding: Encoding, heights: Sequence[int], counts: Sequence[int],
     noises: Sequence[tuple[NoiseKind, float]], thresholds: Thresholds, seed: int,
 ) -> dict[tuple[NoiseKind, float], list[Reading]]:  # fmt: skip
-    """Grow one forest, route the rows once, and return its errors at each size and noise.
+    """Grow one forest, route the rows once, and return the errors at each size and noise.
 
     ``noises`` are pairs of a kind and the paper's eta: no noise, noise of the printed scale eta/k, or noise of the
     scale k/eta that the proof needs, with negative counts set to 0 or replaced as Algorithm 2 prints it.

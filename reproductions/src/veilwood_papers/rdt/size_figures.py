@@ -19,7 +19,7 @@ SHOWN = (*PRINTED.values(), PROVEN["RFMV"], PROVEN["RFTA"])
 
 
 def parse_size(cell: Cell) -> tuple[int, int]:
-    """Return k and h from the name of a size."""
+    """Return k and h from the coordinate of a size."""
     k, h = (int(part.split("=")[1]) for part in cell.x.split())
     return k, h
 
@@ -57,7 +57,7 @@ def _error_range(values: Values, curve: str) -> dict[str, float]:
 
 
 def less_sensitive(values: Values) -> bool | None:
-    """Check that majority voting depends less on the size than threshold averaging, in most panels."""
+    """Check that the error of majority voting varies less with the size than that of averaging, in most panels."""
     majority, average = _error_range(values, PRINTED["RFMV"]), _error_range(values, PRINTED["RFTA"])
     return float(np.mean([majority[p] <= average[p] for p in majority])) > 0.5 if majority else None
 

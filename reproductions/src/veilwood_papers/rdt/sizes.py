@@ -47,7 +47,7 @@ CHOSEN = "chosen"  # x of the size selected on validation rows; any other x is a
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Return one job per run and data set: ten. In a quick run two of large tables, and fewer sizes."""
+    """Return one job per run and data set: ten runs. A quick run has two of large tables, and fewer sizes."""
     return [
         Job(f"{panel}, run {seed}", table, {"panel": panel, "seed": seed, "quick": quick}, SECONDS.get(panel, 1.0))
         for panel, table in TABLES.items()
@@ -56,7 +56,7 @@ def list_jobs(quick: bool) -> list[Job]:
 
 
 def size_name(k: int, h: int) -> str:
-    """Return the name of a size, used as a coordinate."""
+    """Return the x coordinate of a forest with k trees of height h."""
     return f"k={k} h={h}"
 
 
@@ -109,7 +109,7 @@ def published_sizes(panel: str) -> dict[str, tuple[int, int]]:
 
 
 def all_rows_train(parts: SplitRows) -> SplitRows:
-    """Return the split with the validation rows among the training rows, for forests of a given size."""
+    """Return the split with its validation rows moved to the training rows, for forests of a given size."""
     train = np.concatenate([parts.train, parts.validation])
     return parts._replace(train=train, validation=parts.validation[:0])
 
@@ -127,7 +127,7 @@ def _cart_error(parts: SplitRows) -> float:
 def _forest_error(
     kind: Any, table: PublicTable, parts: SplitRows, rule: str, k: int, h: int, seed: int, **parameters: Any
 ) -> float:
-    """Return the test error of one forest of the library, or of the algorithm as printed."""
+    """Return the test error of a forest of the library, or of the algorithm as printed."""
     rows = all_rows_train(parts).train
     X_test, truth = table.X.iloc[parts.test], table.y.iloc[parts.test].to_numpy()
     forest = kind(

@@ -39,7 +39,7 @@ def published_values() -> Values:
 
 
 def total_deviation(values: Values, curves: dict[str, str]) -> tuple[float, int]:
-    """Return the sum of absolute deviations from the published errors of some curves, and the number of cells."""
+    """Return the sum of absolute deviations of some curves from the published errors, and the number of cells."""
     published = published_values()
     cells = [cell for cell in values if cell.curve in curves.values() and cell.measure == ERROR and cell in published]
     return sum(abs(values[cell].mean - published[cell].mean) for cell in cells), len(cells)
@@ -54,7 +54,7 @@ def is_nearer(values: Values) -> bool | None:
 
 
 def deviation_change(values: Values) -> float:
-    """Return the relative difference of the two sums of deviations."""
+    """Return the relative difference between the deviations of sound noise and of noise as printed."""
     sound, printed = (
         total_deviation(values, curves)[0] for curves in (sizes.SOUND_AT_PUBLISHED, sizes.PRINTED_AT_PUBLISHED)
     )

@@ -5,7 +5,7 @@ Skill = (score - floor) / (best - floor), clipped to [-1, 1.05]; best - floor is
 
 - The score is accuracy or R2 on a held-out quarter of the rows.
 - The floor is the score of the most frequent class, or the mean, of the training rows.
-- The best is the better of ExtraTrees and HistGradientBoosting without privacy, on the same split.
+- The best is the higher score of ExtraTrees and HistGradientBoosting without privacy, on the same split.
 
 A table whose gap (best - floor) is below MIN_GAP has no skill; its scores are listed separately.
 
@@ -76,7 +76,7 @@ def run_suite(
     others: Sequence[Path] = (),
     print_line: PrintLine = print,
 ) -> str:
-    """Compute results missing from the cache, and return the report on this and other caches."""
+    """Compute the results that the cache lacks, and return the report on this cache and others."""
     jobs = list_jobs(
         suite, tables or table_names(suite, folder), estimators, epsilons, delta, seeds, references=references
     )
@@ -153,7 +153,7 @@ def _as_numbers(table: SuiteTable) -> Any:
 
 
 def run_fit(job: FitJob, folder: Path | None) -> dict[str, Any]:
-    """Fit and score one job, and return its line of the cache."""
+    """Fit and score one job, and return its line for the cache."""
     warnings.simplefilter("ignore")
     table = _load_cached(job.suite, job.table, folder)
     train, test = split_rows(len(table.y), job.seed)
@@ -172,7 +172,7 @@ def run_fit(job: FitJob, folder: Path | None) -> dict[str, Any]:
     else:
         try:
             model = _make_private(job, table).fit(table.X.iloc[train], y_train)
-        except VeilwoodError as error:  # the method does not support this table or budget
+        except VeilwoodError as error:  # the estimator does not support this table or budget
             return skipped_row(job, str(error))
         predicted = model.predict(table.X.iloc[test])
         note = model.plan_.learned if hasattr(model, "plan_") else getattr(model, "note_", "")
@@ -186,7 +186,7 @@ def run_fit(job: FitJob, folder: Path | None) -> dict[str, Any]:
 
 
 def read_results(*caches: Path) -> pd.DataFrame:
-    """Return the results of the given caches, the last one of each fit."""
+    """Return the results in the given caches; if a fit has several, the last one."""
     frames = [pd.read_csv(cache, dtype={"note": str}) for cache in caches if cache.exists()]
     if not frames:
         return pd.DataFrame(columns=list(FIELDS))
@@ -200,7 +200,7 @@ def _result_key(row: Any) -> tuple[Any, ...]:
 def compute_results(
     jobs: Iterable[FitJob], folder: Path | None, cache: Path, n_jobs: int = 1, print_line: PrintLine = print
 ) -> None:
-    """Run the jobs missing from the cache, and append each result as soon as it is computed."""
+    """Run the jobs that the cache lacks, and append each result as soon as it is computed."""
     known = {_result_key(row) for row in read_results(cache).itertuples()}
     # Sorting by table lets a process load each table once.
     left = sorted(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker that fits models of another library. It is run by its path, inside an environment with that library.
+"""Worker that fits models of another library. It is run by its path, in an environment with that library.
 
 It does not import Veilwood. ``python peer_worker.py FOLDER`` reads FOLDER/table.json and FOLDER/table.npz, fits the
 jobs in order, and writes FOLDER/N.npz for job N. It prints one JSON line per job: number and CPU seconds, or the reason
-why the library refused it.
+why the library rejected the job.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def main(folder: Path) -> None:
             line["cpu_s"] = time.process_time() - began
         except ImportError:
             raise
-        except Exception as error:  # other libraries refuse with exceptions of any type
+        except Exception as error:  # other libraries raise exceptions of any type
             line["refused"] = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
         print(json.dumps(line), flush=True)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private forests of other libraries, each in its own virtual environment, created on first use.
 
-The libraries may require other versions of scikit-learn than the installed one. ``peer_worker`` fits the models.
+The libraries may require other versions of scikit-learn than the installed version. ``peer_worker`` fits the models.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from veilwood_papers.suite.tables import FitJob, result_row, skipped_row, split_
 
 WORKER: Final = Path(__file__).with_name("peer_worker.py")
 FOLDER_VARIABLE: Final = "VEILWOOD_PEERS"  # environment variable: folder of the virtual environments
-_MAX_ERROR_CHARACTERS: Final = 300  # characters of an installer's output, from its end
+_MAX_ERROR_CHARACTERS: Final = 300  # characters of an installer's output that are shown, from its end
 
 
 class Peer(NamedTuple):
-    """Requirements of another library: what to install, and the module that must then be importable."""
+    """Requirements of another library: the packages to install, and the module that must then be importable."""
 
     requirements: tuple[str, ...]
     module: str

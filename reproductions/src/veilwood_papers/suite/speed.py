@@ -29,7 +29,7 @@ MIN_SLOWDOWN: Final = 1.25  # ratio above which a slowdown is reported
 MIN_CPU_SECONDS: Final = 0.05  # differences below this are noise
 ESTIMATORS: Final = ("PrivateForest", "DP-EBM", REFERENCE, "ExtraTrees", "RandomTrees", "MedianForest", "GreedyForest",
                      "MatrixForest")  # fmt: skip
-MAX_ROWS: Final = {"ExtraTrees": 100_000, "MatrixForest": 100_000}  # these estimators take minutes beyond
+MAX_ROWS: Final = {"ExtraTrees": 100_000, "MatrixForest": 100_000}  # estimators that take minutes on more rows
 ONE_THREAD: Final = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "VEILWOOD_CACHE": "off",  # a cached strategy would hide the cost of the search
@@ -44,7 +44,7 @@ PrintLine = Callable[[str], None]
 
 
 def list_cases(*, quick: bool = False) -> list[Case]:
-    """Return the cases: estimators side by side, then one size at a time that grows."""
+    """Return the cases: first all estimators on the same tables, then a few with one growing parameter at a time."""
     sizes = (2_000,) if quick else (100_000, 1_000_000)
     usual = {"columns": 20, "classes": 2, "epsilon": 1.0}
     cases = [
@@ -190,7 +190,7 @@ def _side_by_side(results: list[dict[str, Any]]) -> Iterator[str]:
 
 def _growth_table(results: list[dict[str, Any]], axis: str) -> Iterator[str]:
     growing = [each for each in results if each.get("grows") == axis]
-    if axis == "rows":  # extend with the rows of the side-by-side comparison
+    if axis == "rows":  # add the rows of the side-by-side comparison
         growing += [each for each in results if "grows" not in each and each["classes"]
                  and each["estimator"] in {one["estimator"] for one in growing}]  # fmt: skip
     values = sorted({each[axis] for each in growing})
@@ -214,9 +214,9 @@ def find_slowdowns(old: Path, new: Path) -> list[str]:
 
 
 def _read_ratios(path: Path) -> dict[tuple[Any, ...], tuple[float, float]]:
-    """Return CPU seconds, relative and absolute, by case.
+    """Return the CPU seconds of each case, relative and absolute.
 
-    Ratios are to the reference with the same number of rows, or to the mean reference if there is none.
+    Ratios are to the reference with the same number of rows, or to the mean over all references without it.
     """
     try:
         results = [each for each in read_json(read_text(path))["results"] if "failed" not in each]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker that times one fit and its predictions. It is run by its path, inside an environment with the library.
+"""Worker that times one fit and its predictions. It is run by its path, in an environment with the library.
 
 ``python speed_worker.py JSON`` creates a table, fits it with one thread, and prints CPU seconds and memory as JSON. It
 imports Veilwood only to measure it.
@@ -23,7 +23,7 @@ PRIVATE = ("PrivateForest", "RandomTrees", "MedianForest", "GreedyForest", "Matr
 
 
 def make_table(n_rows: int, n_columns: int, n_classes: int) -> tuple[Any, Any]:
-    """Return normal columns and a target from sums and products of some of them: classes, or numbers if none."""
+    """Return normal columns and a target from sums and products of some of them: classes, or numbers for 0 classes."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n_rows, n_columns))
     score = X[:, : min(5, n_columns)].sum(axis=1) + 0.2 * X.sum(axis=1) + X[:, 0] * X[:, -1]

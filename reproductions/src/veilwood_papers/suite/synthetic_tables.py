@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Synthetic tables of the accuracy suite, and the tables that scikit-learn provides.
 
-A synthetic table is always the same: its rows come from a generator with a fixed seed. Its bounds are those that one
-would declare without having seen the rows. The bounds of scikit-learn's tables are round numbers, written here.
+A synthetic table is always the same: its rows come from a generator with a fixed seed. Its bounds could have
+been declared without seeing the rows. The bounds of scikit-learn's tables are round numbers, written here.
 
 Development tables from "late-payments" on were added because unseen tables of their kind were predicted badly: one
 strong column, a column of many values, bounds that are too wide, targets with a far group or a narrow bulk, many
@@ -40,7 +40,7 @@ SYNTHETIC: Final[dict[Suite, dict[str, TableMaker]]] = {"development": {}, "vali
 def _synthetic_table(suite: Suite, name: str) -> Callable[[TableMaker], TableMaker]:
     def add(maker: TableMaker) -> TableMaker:
         if any(name in makers for makers in SYNTHETIC.values()):
-            raise ValueError(f"there are two tables {name!r}")
+            raise ValueError(f"there are two tables named {name!r}")
         SYNTHETIC[suite][name] = maker
         return maker
 
@@ -58,7 +58,7 @@ def _make_table(
     bounds: Bounds = (0.0, 1.0),
     nullable: bool = False,
 ) -> SuiteTable:
-    """Return a table of columns and a target. ``goal`` is the target's bounds or its number of classes."""
+    """Return a table of columns and a target. ``goal`` is the bounds or the number of classes of the target."""
     if not isinstance(columns, dict):
         columns = {f"x{i}": (column, bounds) for i, column in enumerate(columns.T)}
     entries: list[dict[str, Any]] = []
@@ -125,7 +125,7 @@ def _bundled_table(name: str, data: Any, bounds: list[Bounds] | Bounds, goal: Bo
 
 
 def _round_bounds(values: Floats) -> list[Bounds]:
-    """Return bounds as an expert would write them: none below 0, the next power of ten, half or fifth of it above."""
+    """Return bounds as an expert would choose them: from 0 to the next 1, 2 or 5 times a power of ten."""
     tops = []
     for top in values.max(axis=0):
         power = 10.0 ** np.ceil(np.log10(max(top, 1e-9)))
@@ -319,7 +319,7 @@ def _(rng: np.random.Generator) -> SuiteTable:
 
 @_synthetic_table("development", "late-payments")
 def _(rng: np.random.Generator) -> SuiteTable:
-    """Monthly columns that are almost redundant, as in credit tables. The latest, status0, decides."""
+    """Monthly columns that are almost redundant, as in credit tables. The latest column, status0, decides the class."""
     n, names = 20_000, np.array([f"s{i}" for i in range(9)], object)
     hidden = np.cumsum(np.column_stack([rng.standard_normal(n), 0.45 * rng.standard_normal((n, 5))]), axis=1)
     late, size = np.clip(np.floor(1.3 * hidden - 0.4), 0, 8).astype(int), np.exp(rng.standard_normal(n))
@@ -335,7 +335,7 @@ def _(rng: np.random.Generator) -> SuiteTable:
 
 @_synthetic_table("development", "party-votes")
 def _(rng: np.random.Generator) -> SuiteTable:
-    """One vote determines the party. Many others nearly do, and their errors coincide."""
+    """One vote determines the party. Many other votes nearly do, and their errors coincide."""
     party, names = rng.random(430) < 0.4, np.array(["no", "yes", "none"], object)
     strays, columns = rng.random(430) < 0.12, dict[str, Any]()
     for i, follows in enumerate((96, 90, 88, 85, 85, 80, 80, 75, 75, 70, 65, 60, 60, 55, 50)):
@@ -363,7 +363,7 @@ def _(rng: np.random.Generator) -> SuiteTable:
     return _make_table("wide-interaction", X, y, (-40, 40), (-200, 200))
 
 
-# Number targets of few rows, a far group, a narrow bulk.
+# Regression with few rows, a far group or a narrow bulk.
 
 
 @_synthetic_table("development", "body-measures")
@@ -379,7 +379,7 @@ def _(rng: np.random.Generator) -> SuiteTable:
 
 @_synthetic_table("development", "insurance-charges")
 def _(rng: np.random.Generator) -> SuiteTable:
-    """A binary column that predicts most of the target, and a tail."""
+    """A binary column that predicts most of the target, which has a long tail."""
     n, flags = 1_300, np.array(["no", "yes"], object)
     age, mass = rng.uniform(18, 65, n), rng.normal(30, 6, n)
     smokes, child = (rng.random(n) < 0.2).astype(int), rng.poisson(1.1, n).clip(0, 5)
@@ -408,7 +408,7 @@ def _(rng: np.random.Generator) -> SuiteTable:
 
 @_synthetic_table("development", "failures-far-away")
 def _(rng: np.random.Generator) -> SuiteTable:
-    """Four percent of the targets are far from the others, as two columns decide."""
+    """Four percent of the targets are far from the others; two columns decide which."""
     X = rng.random((6_000, 8))
     far = (X[:, 2] > 0.8) & (X[:, 5] < 0.2)
     y = np.where(far, 80 + 5 * rng.standard_normal(6_000), 5 + 4 * X[:, 0] + 2 * X[:, 1] + rng.standard_normal(6_000))
@@ -417,7 +417,7 @@ def _(rng: np.random.Generator) -> SuiteTable:
 
 @_synthetic_table("development", "calibrated-mixture")
 def _(rng: np.random.Generator) -> SuiteTable:
-    """A thousand rows of a smooth response of correlated ingredients, as in tests of materials."""
+    """A thousand rows with a smooth response to correlated ingredients, as in tests of materials."""
     X = rng.dirichlet([2, 1, 1, 3, 1, 2], 1_030)
     age = np.exp(rng.uniform(0, 5.9, 1_030))
     y = 12 * np.log1p(age) * (0.4 + 2 * X[:, 0]) - 60 * X[:, 3] ** 2 + 20 * X[:, 4] + 4 * rng.standard_normal(1_030)
@@ -437,12 +437,12 @@ def _(rng: np.random.Generator) -> SuiteTable:
     return _make_table("narrow-counts", columns, rng.poisson(rate).clip(0, 1_000), (0, 1_000))
 
 
-# Three classes and more: correlated columns, unequal classes, few rows, rules.
+# Three or more classes: correlated columns, unequal classes, few rows, rules.
 
 
 @_synthetic_table("development", "bean-shapes")
 def _(rng: np.random.Generator) -> SuiteTable:
-    """Many measures of few hidden sizes: classes differ in directions of strongly correlated columns."""
+    """Many measurements of a few hidden sizes: classes differ in directions of strongly correlated columns."""
     n, k = 9_000, 7
     label = rng.choice(k, p=[0.26, 0.19, 0.15, 0.14, 0.12, 0.1, 0.04], size=n)
     hidden = 1.6 * rng.standard_normal((k, 4))[label] + rng.standard_normal((n, 4)) * [1.2, 0.8, 0.6, 0.5]
@@ -534,14 +534,14 @@ def _(rng: np.random.Generator) -> SuiteTable:
 
 @_synthetic_table("development", "small-gap")
 def _(rng: np.random.Generator) -> SuiteTable:
-    """Columns that raise the accuracy by few points."""
+    """Columns that raise the accuracy by only a few points."""
     X = rng.standard_normal((4_000, 9))
     return _make_table("small-gap", X, _binary_labels(rng, 0.5 * X[:, 0] + 0.4 * X[:, 3] + 0.9), 2, (-5, 5))
 
 
 @_synthetic_table("development", "lines-of-three")
 def _(rng: np.random.Generator) -> SuiteTable:
-    """The first player has one of eight lines of three fields: every column alone predicts little."""
+    """Whether a player occupies one of eight lines of three fields: every column alone predicts little."""
     n, names = 960, np.array(["x", "o", "b"], object)
     board = np.argsort(rng.random((n, 9)), axis=1) < 5
     lines = [(0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6)]

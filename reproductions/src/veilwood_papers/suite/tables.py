@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of the accuracy suite: real ones from a folder, those that scikit-learn provides, and synthetic ones.
+"""Tables of the accuracy suite: real tables from a folder, tables of scikit-learn, and synthetic tables.
 
 Each table belongs to either the development or the validation suite; families of tables are divided between the two.
 Constants are tuned on the development suite only. Real tables have the bounds of their JSON schema. ``accuracy``
@@ -92,7 +92,7 @@ def split_rows(n: int, seed: int) -> tuple[Any, Any]:
 
 
 def skipped_row(job: FitJob, reason: str) -> dict[str, Any]:
-    """Return the cache line of a fit that was refused."""
+    """Return the cache line of a fit that the estimator rejected."""
     note = f"refused: {' '.join(reason.split())}"[:_MAX_NOTE_LENGTH]
     return {**job._asdict(), "score": "", "log_loss": "", "auc": "", "cpu_s": "", "note": note}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapters for Dask, Spark and Ray: work goes to the partitions, small arrays of sums come back.
+"""Adapters for Dask, Spark and Ray: functions run on the partitions and return small arrays of sums.
 
 Sources of rows are in ``source``, the work on a partition in ``worker``.
 """
@@ -19,14 +19,16 @@ import pyarrow as pa
 from veilwood.errors import OutOfSchemaError
 from veilwood_engines.cluster import worker
 
-FAN_IN: Final = 8  # partial sums that one task adds up, and so holds in memory; Spark hands as many to the driver
+FAN_IN: Final = (
+    8  # partial sums that one task holds in memory and adds up; Spark returns at most this many to the driver
+)
 
 
 class PersistedPartitions(Protocol):
     """Persisted states of all partitions of a frame."""
 
     def update(self, function: Callable[[worker.PartitionState], worker.PartitionState]) -> PersistedPartitions:
-        """Return the updated states of all partitions; the present ones are released."""
+        """Return the updated states of all partitions and release the current states."""
 
     def aggregate(self, query: Callable[[worker.PartitionState], worker.PartialSums]) -> worker.PartialSums:
         """Return the sum of a query over all partitions."""
@@ -45,7 +47,7 @@ class DaskPartitions:
 
     @classmethod
     def joined(cls, tasks: Sequence[Any]) -> DaskPartitions:
-        """Persist tasks that return lists of states, then join the lists so that each thread has one.
+        """Persist tasks that return lists of states, then join the lists so that each thread has one list.
 
         A fit of PrivateForest passes over the states hundreds of times, and a task costs about a millisecond.
         """
@@ -74,7 +76,7 @@ class DaskPartitions:
 
 
 def _group_by_thread(tasks: Sequence[Any]) -> list[list[Any]]:
-    """Group persisted tasks by the worker that holds their result, with one group per thread of it."""
+    """Group persisted tasks by the worker that holds their result, with one group per thread of the worker."""
     places, threads = dict.fromkeys(range(len(tasks)), ""), {"": os.cpu_count() or 1}
     try:
         from distributed import futures_of, wait
@@ -111,7 +113,7 @@ def sum_with_dask(parts: list[Any]) -> worker.PartialSums:
 
 
 class SparkPartitions:
-    """A persisted RDD with one element per partition; the previous one is released after the next was computed."""
+    """A persisted RDD with one element per partition; the previous RDD is released after the next one was computed."""
 
     def __init__(self, elements: Any, before: SparkPartitions | None = None) -> None:
         from pyspark import StorageLevel
@@ -221,18 +223,20 @@ def predict_frame(method: Callable[..., Any], estimator: Any, X: Any) -> Any:
     frame with one more column, ``prediction`` (or ``probability``, an array).
     """
     model = object.__new__(type(estimator))
-    own = {name: value for name, value in vars(estimator).items() if name != "_unfinished"}  # exact counts stay here
-    vars(model).update(own, ledger=None, n_jobs=1)  # workers spend nothing, and each runs one thread
+    own = {
+        name: value for name, value in vars(estimator).items() if name != "_unfinished"
+    }  # exact counts must not leave this process
+    vars(model).update(own, ledger=None, n_jobs=1)  # workers charge no ledger, and each runs one thread
     name = worker.PROBABILITY if method.__name__ == "predict_proba" else worker.PREDICTION
     return find_engine(X).predict(X, partial(method, model), model, name)
 
 
 def find_engine(X: Any) -> ClusterEngine:
-    """Return the engine of a frame, without importing any engine. Raise OutOfSchemaError for its other objects."""
+    """Return the engine of a frame without importing it. Raise OutOfSchemaError for other objects of an engine."""
     engines: dict[str, ClusterEngine] = {"dask": Dask(), "pyspark": Spark(), "ray": Ray()}
     engine = engines[type(X).__module__.split(".")[0]]
     if not hasattr(X, engine.marker_attribute):
-        raise OutOfSchemaError(f"{type(X).__name__} is not a table of {engine.name}. Hint: pass a {engine.frame_type}.")
+        raise OutOfSchemaError(f"{type(X).__name__} is not a frame of {engine.name}. Hint: pass a {engine.frame_type}.")
     return engine
 
 
@@ -269,16 +273,16 @@ class ClusterEngine(Protocol):
     def persist_partitions(
         self, frame: Any, work: Callable[[int, Iterable[Any]], worker.PartitionState]
     ) -> PersistedPartitions:
-        """Run ``work`` on each partition and keep the results on the workers."""
+        """Run ``work`` on each partition and persist the results on the workers."""
 
     def persist_buckets(
         self, frame: Any, encode: Callable[[Iterable[Any]], Iterator[pa.Table]], schema: pa.Schema,
         work: Callable[[pa.Table], worker.PartitionState],
     ) -> PersistedPartitions:  # fmt: skip
-        """Encode, group each bucket, run ``work`` on each and keep the results on the workers."""
+        """Encode, group each bucket, run ``work`` on each bucket and persist the results on the workers."""
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
-        """Predict for each partition, lazily where the engine is lazy."""
+        """Predict for each partition, lazily if the engine is lazy."""
 
 
 def _run_on_partition(work: Any, partition: int, rows: Any) -> Any:
@@ -303,7 +307,7 @@ class Dask:
         return list(frame.columns)
 
     def infers_types(self, frame: Any) -> bool:
-        """Detect ``read_json``, and ``read_csv`` unless every value stays a text."""
+        """Detect ``read_json``, and ``read_csv`` unless every value is read as text."""
         from dask.delayed import Delayed
 
         parts = [part for node in _walk_expressions(frame) for part in node.operands]

@@ -39,7 +39,7 @@ from veilwood_engines.cluster.engines import ClusterEngine, PersistedPartitions
 def open_frame(
     engine: ClusterEngine, frame: Any, encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid
 ) -> ClusterSource:
-    """Make a source of a frame of Dask, Spark or Ray, which must hold the target column (``open_rows``)."""
+    """Create the source of a frame of Dask, Spark or Ray, which must contain the target column (``open_rows``)."""
     with _redact_engine_errors(engine):
         if engine.infers_types(frame):
             raise inferred_types_error(f"a {engine.name} frame")
@@ -67,13 +67,13 @@ class ClusterSource(Source):
     """Rows of a frame on a cluster."""
 
     _frame: EncodedFrame
-    _filter: Callable[[Batch], Batch] | None = None  # selects this part's rows, after a split
+    _filter: Callable[[Batch], Batch] | None = None  # selects the rows of this source after a split
 
     @classmethod
     def from_frame(
         cls, engine: ClusterEngine, frame: Any, encoding: Encoding, cap: RowsOf | None, invalid: Invalid
     ) -> ClusterSource:
-        """Make a source of a frame that has only the required columns."""
+        """Create the source of a frame, reduced to the required columns."""
 
         def reject_reading() -> Iterator[Any]:
             raise UseError(
@@ -82,13 +82,13 @@ class ClusterSource(Source):
             )
 
         salt = 0 if cap is None else int(entropy.random_integers(1)[0])
-        # The number of partitions is known only after a pass, so leave room for any.
+        # The number of partitions is known only after a pass, so allow for any number.
         return cls(
             reject_reading, n_partitions=1 << 32, _frame=EncodedFrame(engine, frame, encoding, cap, invalid, salt)
         )
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
-        """Count on the workers. They decide about threads, so ``n_jobs`` has no effect."""
+        """Count on the workers, which choose their own number of threads: ``n_jobs`` has no effect."""
         counted = count if self._filter is None else partial(_count_filtered, count, self._filter)
         total = self._frame.run_checked(partial(self._frame.run_count, counted))
         sums: Any = total.sums
@@ -100,11 +100,11 @@ class ClusterSource(Source):
         return PersistedRows(self._frame, make_filtered)
 
     def select_part(self, row_filter: RowFilter) -> ClusterSource:
-        """Return the rows that a filter keeps."""
+        """Return a source of the rows that a filter selects."""
         return replace(self, _filter=row_filter)
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> ClusterBackend:
-        """Return the rows with their scores, on the workers."""
+        """Return a backend that holds the rows and their scores on the workers."""
         return ClusterBackend(columns, self, n_outputs)
 
 
@@ -119,7 +119,7 @@ def _make_filtered(make: Callable[[list[Batch]], Any], select: Callable[[Batch],
 
 
 class PersistedRows:
-    """States built from the rows of each partition: updated and queried in place."""
+    """States built from the rows of each partition, which are updated and queried on the workers."""
 
     def __init__(self, frame: EncodedFrame, make: Callable[[list[Batch]], Any]) -> None:
         self._frame, self._make = frame, make
@@ -130,7 +130,7 @@ class PersistedRows:
         self._partitions = self._current_partitions().update(partial(worker.update_state, function))
 
     def aggregate(self, query: Callable[[Any], worker.Addable]) -> Any:
-        """Return the sum of a query over all partitions: exact, hence private."""
+        """Return the exact sum of a query over all partitions. The sum is private: it has no noise."""
         return self._frame.run_checked(
             lambda: self._current_partitions().aggregate(partial(worker.query_state, query))
         ).sums
@@ -168,7 +168,7 @@ class EncodedFrame:
         )
 
     def persist_states(self, make: Callable[[list[Batch]], Any]) -> PersistedPartitions:
-        """Keep the states built from rows on the workers."""
+        """Build states from the rows and persist them on the workers."""
         if self.cap is None:
             return self.engine.persist_partitions(self.frame, partial(worker.create_state, make, self._table_reader))
         return self.engine.persist_buckets(
@@ -203,14 +203,14 @@ class EncodedFrame:
         # A row that moved between passes would be assigned to another tree (proofs/disjoint-trees.md).
         if self.checksums and self.checksums != total.checksums:
             raise FileError(
-                f"the rows of the {self.engine.name} frame changed between two passes, or came in another order. "
-                "Hint: write the frame to files and read those."
+                f"the rows of the {self.engine.name} frame changed between two passes, or their order did. "
+                "Hint: write the frame to files and read the files."
             )
         self.checksums.update(total.checksums)
         return total
 
 
-_DRAW_UNITS: Final = 1 << 30  # secret draws are integers from 0 up to this
+_DRAW_UNITS: Final = 1 << 30  # secret draws are integers from 0 to this limit, exclusive
 # Suffixes of the key, so that draws for different purposes are independent.
 _HOLDOUT, _SAMPLE, _CELLS = b"apart  ", b"judges ", b"cells  "
 
@@ -240,20 +240,20 @@ class CellCounts:
 
 
 class PartitionBackend(MemoryBackend):
-    """State of one partition on a worker. Private. Draws follow from a key and a row's position alone."""
+    """Private state of one partition on a worker. Draws depend only on a key and a row's position."""
 
     def __init__(self, columns: Sequence[BinnedColumn], n_outputs: int, batches: Sequence[Batch]) -> None:
         self._n_jobs, self._joint_source = 1, None
         read = list(group_batches(batches, PART_ROWS))
         self._parts = [ScoredRows.from_batches(columns, some, n_outputs) for some in read]
         self._places = [[(b.partition, b.first_row, len(b.target)) for b in some] for some in read]
-        self._remaining: list[Bools] = []  # mask of each part: rows that are not held out
+        self._remaining: list[Bools] = []  # per part, a mask of the rows that are not held out
         self._holdout: list[ScoredRows] = []
         self._sample: list[ScoredRows] = []
         self._key = b""
 
     def apply_updates(self, updates: Sequence[Update]) -> PartitionBackend:
-        """Return an updated copy. The present state stays valid, because an engine may need it again."""
+        """Return an updated copy. The current state stays valid, because an engine may need it again."""
         later = copy(self)
         later._remaining = list(self._remaining)
         for name in ("_parts", "_holdout", "_sample"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work on one partition of a cluster: encode, count, bound contributions, predict. Names no engine.
+"""Work on one partition of a cluster: encode, count, bound contributions, predict. Independent of the engine.
 
 Transport of partitions and sums is in ``engines``.
 """
@@ -23,7 +23,7 @@ from veilwood.data.problems import Invalid
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
 
-N_BUCKETS: Final = 256  # all rows of an id are in one bucket; more buckets need less memory each
+N_BUCKETS: Final = 256  # all rows of an id are in one bucket; with more buckets, each needs less memory
 ERROR_BUCKET: Final = -1  # bucket of an error message, which replaces the rows
 BATCH_ROWS: Final = 65536  # rows of a batch, to bound the memory of a worker
 PREDICTION, PROBABILITY = "prediction", "probability"  # names as in Spark MLlib
@@ -41,7 +41,7 @@ class Addable(Protocol):
 
 @dataclass(repr=False)  # no repr, because workers log failed calls with their arguments, and sums are exact
 class PartialSums:
-    """Sums of some partitions, checksums of their rows, and the first error; partial sums add up."""
+    """Sums of some partitions, checksums of their rows, and the first error. Partial sums can be added."""
 
     sums: Addable | None = None
     checksums: dict[int, tuple[int, int]] = field(default_factory=dict)  # rows and checksum of each partition
@@ -49,7 +49,7 @@ class PartialSums:
 
     @classmethod
     def total(cls, parts: Iterable[PartialSums]) -> PartialSums:
-        """Return the total of parts without changing them: an engine may use one again after a failure."""
+        """Return the total of partial sums without changing them: an engine may reuse them after a failure."""
         total = cls()
         for part in parts:
             if part.sums is not None:
@@ -61,7 +61,7 @@ class PartialSums:
 
 @dataclass(repr=False)
 class PartitionState:
-    """State of one partition between passes: what was built from its rows, and their checksums."""
+    """State of one partition between passes: an object built from its rows, and the checksums of the rows."""
 
     value: Any
     part: PartialSums  # without sums
@@ -82,7 +82,7 @@ def create_state(
 
 
 def update_state(function: Callable[[Any], Any], state: PartitionState) -> PartitionState:
-    """Return the updated state of a partition; the old one stays valid for an engine that needs it again."""
+    """Return the updated state of a partition. The old state stays valid, because an engine may need it again."""
     return state if state.part.error is not None else replace(state, value=function(state.value))
 
 
@@ -117,16 +117,16 @@ def read_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: It
 
 
 def read_bucket(cap: RowsOf, salt: int, time_index: int | None, encoded: pa.Table) -> NumberedBatches:
-    """Repeat the rows of each id of one bucket to k, or take the first k ones if there is a column of times.
+    """Repeat the rows of each id of one bucket to k rows, or take its first k rows if there is a time column.
 
-    How often a row counts depends only on the contents of the id's own rows and on the salt. So it is the same in every
-    pass, wherever an engine's shuffle puts the rows.
+    How often a row counts depends only on the contents of the id's own rows and on the salt. It is therefore the same
+    in every pass, wherever an engine's shuffle puts the rows.
     """
     partition = int(encoded.column("bucket")[0].as_py())
     if partition == ERROR_BUCKET:
         raise OutOfSchemaError(encoded.column("id")[0].as_py())
     values = np.column_stack([encoded.column(name).to_numpy() for name in encoded.column_names[2:]])
-    ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # NumPy texts would lose trailing NULs
+    ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # NumPy strings would lose trailing NULs
     _, person = np.unique(ids, return_inverse=True)
     order = contributions.row_hash(values, salt)
     order = order if time_index is None else contributions.order_by_time(values[:, 1 + time_index], order)
@@ -177,7 +177,7 @@ def _count_batches(count: Count, partition: int, batches: Iterator[Batch]) -> Pa
 
 
 def _split_tables(tables: Iterable[Any]) -> Iterator[Any]:
-    """Cut the tables of an engine into batches of bounded size; drop empty ones."""
+    """Split the tables of an engine into batches of bounded size; drop empty batches."""
     for table in tables:
         for start in range(0, len(table), BATCH_ROWS):
             yield table[start : start + BATCH_ROWS]
@@ -210,10 +210,10 @@ def label_type(model: Any) -> pa.DataType:
 
 
 def pack_part(part: PartialSums | PartitionState) -> pa.Table:
-    """Pack partial sums or a state into a table of one value, for engines that move tables."""
+    """Pickle partial sums or a state into a table with one cell, for engines that exchange tables."""
     return pa.table({"part": pa.array([pickle.dumps(part)], pa.binary())})
 
 
 def sum_packed(packed_parts: Iterable[bytes]) -> PartialSums:
-    """Return the total of packed parts, from the user's own workers: engines exchange pickles with them anyway."""
+    """Return the total of packed partial sums. Unpickling is safe: they come from the user's own workers."""
     return PartialSums.total(map(pickle.loads, packed_parts))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backend for rows in a database: bins and scores are in a temporary table there, and only sums are returned.
 
-Results are the same integers as in ``row_backend``, by the same lookups: class probabilities are in a second temporary
-table, and divisions are of non-negative integers. Sparse cells are not supported: nearly every row would have its own.
+Results are the same integers as in ``row_backend``, with the same lookups: class probabilities are in a second
+temporary table, and only non-negative integers are divided. Sparse cells are not supported: nearly every row has its
+own.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from veilwood.privacy.entropy import secret_key
 from veilwood_engines.sql.cell_sql import BinSqlWriter, join_selects
 from veilwood_engines.sql.source import BINS_TABLE, LOOKUP_TABLE, SAMPLE_TABLE, SqlSource
 
-MAX_PENDING: Final = 8  # steps that queries recompute before scores are stored: an UPDATE rewrites every row
+MAX_PENDING: Final = 8  # pending steps that each query recomputes; storing scores is an UPDATE that rewrites every row
 LOOKUP_ROWS: Final = 4000  # rows of the lookup table that one INSERT writes
 UNITS, SCORED = "veilwood_units", "veilwood_scored"
 MAX_JOINS: Final = 60  # per query; SQLite allows 64 tables
-MAX_JOINT_CELLS: Final = 1024  # cells of a table that covers several
+MAX_JOINT_CELLS: Final = 1024  # maximum number of cells of a table that covers several tables
 LOOKUP_RANGE: Final = 10 * row_backend.SCORE_UNITS  # beyond this score, class probabilities no longer change
 
 
@@ -38,7 +39,7 @@ class SqlBackend(counts.RowBackend):
         session, rows = source.session, source.rows
         if not session.can_create_tables:
             raise UseError(
-                "PrivateForest keeps scores in a temporary table, and this account may not create one. "
+                "PrivateForest stores scores in a temporary table, and this account may not create temporary tables. "
                 "Hint: run GRANT TEMPORARY ON DATABASE, or fit another estimator."
             )
         self._execute, self._execute_integers = session.execute, session.execute_integers
@@ -91,7 +92,7 @@ class SqlBackend(counts.RowBackend):
         """Add the value of each row's cell to its scores."""
         for name, steps in self._pending.items():
             steps.append((table, values))
-            # The parser of SQLite has room for a hundred words that are not complete.
+            # The parser stack of SQLite holds only a hundred unfinished terms, so nested steps are stored at once.
             if self._dialect.engine == "sqlite" or len(steps) >= MAX_PENDING:
                 self._apply_pending(name)
 
@@ -110,7 +111,7 @@ class SqlBackend(counts.RowBackend):
         return scores
 
     def _value_rule(self, axes: Sequence[counts.Axis], values: Int32s, cell: int) -> counts.Split | int:
-        """Return the rule that yields the value of a row's cell, column by column."""
+        """Return the rule, nested column by column, that maps a row to the value of its cell."""
         if not axes:
             return int(values[cell])
         axis = axes[0]
@@ -159,7 +160,7 @@ class SqlBackend(counts.RowBackend):
     def _sum_tables(
         self, cells: Sequence[str], sums: Sequence[str], sizes: Sequence[int], rows: str, prefix: str
     ) -> list[Ints]:
-        """Sum over the cells of several tables."""
+        """Return the sums in each cell of several tables."""
         totals = np.zeros((sum(sizes), len(sums)), np.int64)
         listed = ", ".join(f"{one} AS n{i}" for i, one in enumerate(sums))
         selects = (
@@ -182,7 +183,7 @@ class SqlBackend(counts.RowBackend):
         return self._writer.cell_expression(counts.CellQuery(tuple(parts), table.n_cells))
 
     def _gradient_sums(self, query: counts.GradientSums, name: str, *, with_rows: bool = False) -> Ints:
-        """Sum gradients: groups and gradients are computed once, then each table is a sum over groups.
+        """Return sums of gradients: groups and gradients are computed once, then each table is a sum over groups.
 
         ``with_rows`` adds a column with the number of rows.
         """
@@ -210,7 +211,7 @@ class SqlBackend(counts.RowBackend):
                 stride //= sizes[axis]
                 parts.append(f"x{axis} * {stride}")
             cells.append(" + ".join(parts) or "0")
-        int64 = self._dialect.type_names.int64  # sums of integers have types of their own in some engines
+        int64 = self._dialect.type_names.int64  # some engines return sums of integers as another type
         sums = [f"CAST(SUM(g{i}) AS {int64})" for i in range(self._outputs)] + ["COUNT(*)"] * with_rows
         if len(blocks) == 1:
             block_sums = self._sum_tables(cells, sums, totals, f"({units_query}) AS {UNITS}", "")
@@ -268,10 +269,10 @@ class SqlBackend(counts.RowBackend):
 
 
 def merge_tables(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return few larger tables that cover all given ones, as sets of axes, and the index of the one that covers each.
+    """Return a few joint tables, as sets of axes, and for each given table the index of the joint table that covers it.
 
-    The sums of a table follow from those of a larger one. A table that covers more than one has at most
-    ``MAX_JOINT_CELLS`` cells.
+    The sums of a table follow from the joint table by marginalisation. A joint table that covers more than one table
+    has at most ``MAX_JOINT_CELLS`` cells.
 
     >>> merge_tables([(0,), (0, 1), (1, 2), (0, 2)], [4, 4, 4])
     ([(0, 1, 2)], [0, 0, 0, 0])
@@ -301,7 +302,7 @@ def merge_tables(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tup
 
 
 def split_sums(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], sizes: Sequence[int]) -> Ints:
-    """Sum the cells of a larger table to those of a table that it covers."""
+    """Marginalise the sums of a joint table to a table that it covers."""
     every = sums.reshape(*(sizes[axis] for axis in block), -1)
     others = tuple(place for place, axis in enumerate(block) if axis not in table)
     small = every.sum(axis=others) if others else every
@@ -311,7 +312,7 @@ def split_sums(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], sizes
 
 
 def lookup_statements(n_classes: int) -> Iterator[str]:
-    """Return statements that store public constants: class probabilities by score, or powers."""
+    """Return statements that fill the lookup table with public constants: class probabilities or exponentials."""
     if n_classes == 0:
         return
     if n_classes == 2:

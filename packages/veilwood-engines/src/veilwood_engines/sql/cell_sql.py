@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cell queries as SQL: tests of codes become nested CASE over raw values, and tables become GROUP BY.
+"""Cell queries as SQL: tests of codes become nested CASE expressions over raw values, and tables become GROUP BY.
 
-A test of a number compares it with the smallest float of a code, as a constant. So a row falls into the same cell here
-and in Python, and no arithmetic is done on values of a row.
+A number is compared with the smallest float of each code, as a constant. A row therefore falls into the same cell in
+SQL and in Python, and no arithmetic is done on values of a row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from veilwood_engines.sql.dialects import SqlDialect
 MAX_BATCH_LENGTH: Final = 250_000  # characters of a statement that joins queries
 MAX_QUERY_LENGTH: Final = 8_000_000  # characters of a single query, the upper limit of a statement
 MAX_SELECTS: Final = 64  # queries per statement; SQLite allows 500
-NOT_COUNTED: Final = -(1 << 40)  # cell of a row that is not counted: stays negative if other parts are added
+NOT_COUNTED: Final = -(1 << 40)  # cell of a row that is not counted: stays negative if other terms are added
 _HASH_DIGITS: Final = 8  # hexadecimal digits of a row's hash that decide its bucket
 
 
@@ -41,7 +41,7 @@ class CellSqlWriter:
         return " + ".join(self.rule_sql(part) for part in query.rules) or "0"
 
     def rule_sql(self, cell_rule: CellRule) -> str:
-        """Return the expression of a rule: a number, or the tests that lead to one."""
+        """Return the expression of a rule: a number, or the tests that select a number."""
         if isinstance(cell_rule, float):
             return self.dialect.float_literal(cell_rule)
         if not isinstance(cell_rule, Split):
@@ -170,17 +170,17 @@ class CellSqlWriter:
         yield from join_selects(selects, before)
 
     def row_hash_expression(self, key: bytes, columns: Sequence[str], *further: str) -> str:
-        """Return the expression of the keyed hash of a row's contents, and of further integers."""
+        """Return the expression of the keyed hash of a row's contents and of any further integers."""
         texts = [self.dialect.quote_text(key.hex()), *self._texts_of((*columns, "t", *further))]
         return self.dialect.text_hash(" || '|' || ".join(texts))
 
     def hashed_rows(self, relation: str, key: bytes, columns: Sequence[str]) -> str:
         """Return a query of the rows with a keyed hash ``h``, which is drawn for each row.
 
-        Rows of a table have no position, but equal rows can be numbered: whichever row gets which number, the same
-        rows get the same hashes. A row that is added gets the next number, and moves no other (proofs/counting-in-sql).
+        Rows of a table have no position, but equal rows can be numbered. In whatever order they are numbered, the set
+        of hashes is the same. An added row gets the next number and changes no other hash (proofs/counting-in-sql).
         """
-        # Engines compare 0.0 and -0.0 as equal and write them differently: number by texts as well as values.
+        # Engines compare 0.0 and -0.0 as equal and print them differently: number by texts as well as values.
         texts = [] if self._has_integers_only else self._texts_of(columns)
         equal = ", ".join([*columns, "t", *texts])
         numbered = (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """SQL dialects: quoting, literals, types and functions that differ between engines.
 
-sqlglot quotes names and texts, so that no name or category can end its quotes. All other SQL of this package is plain
-and has the same meaning in every engine.
+sqlglot quotes names and texts, so that no name or category can break out of its quotes. All other SQL of this package
+has the same meaning in every engine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ENGINES: Final[tuple[SqlEngine, ...]] = ("duckdb", "postgres", "sqlite", "bigque
 SqlKind: TypeAlias = Literal[
     "whole", "decimal", "double", "single", "boolean", "text", "as text", "date", "moment", "zoned moment", "any"
 ]
-"""Kind of a column's values, as far as reading differs; "any": each value has its own type (SQLite)."""
+"""Kinds of column values that are read differently; "any": each value has its own type (SQLite)."""
 
 
 class TypeNames(NamedTuple):
@@ -58,7 +58,7 @@ _NAN: Final = {
 _HASH: Final = {
     "duckdb": "SHA256({x})",
     "postgres": "(ENCODE(SHA256(CONVERT_TO({x}, 'UTF8')), 'hex') COLLATE \"C\")",
-    "sqlite": "VEILWOOD_SHA256({x})",  # SQLite has no such function: the session registers one
+    "sqlite": "VEILWOOD_SHA256({x})",  # SQLite has no such function: the session registers it
     "bigquery": "TO_HEX(SHA256({x}))",
     "snowflake": "SHA2({x}, 256)",
     "spark": "SHA2({x}, 256)",
@@ -155,7 +155,7 @@ class SqlDialect:
         return str(_load_sqlglot().Literal.string(text).sql(dialect=self.engine))
 
     def float_literal(self, value: float) -> str:
-        """Format a float of 64 bits so that the engine reads the same one: its shortest digits, with an exponent."""
+        """Format a float of 64 bits so that the engine reads the same float: its shortest digits, with an exponent."""
         if not math.isfinite(value):
             raise ValueError("constants of a query must be finite")
         sign, digits, exponent = Decimal(repr(float(value) + 0.0)).normalize().as_tuple()
@@ -178,7 +178,7 @@ class SqlDialect:
         return "MATERIALIZED " if self.engine in ("duckdb", "postgres", "sqlite") else ""
 
     def array_lookup(self, numbers: Sequence[int], index: str) -> str | None:
-        """Return the expression of an array element, from index 0, or None if the engine is faster with tests."""
+        """Return the expression of an array element, from index 0, or None if CASE is faster in this engine."""
         listed = ", ".join(map(str, numbers))
         if self.engine == "duckdb":
             return f"[{listed}][{index} + 1]"
@@ -186,17 +186,17 @@ class SqlDialect:
 
     @property
     def allows_tables_in_snapshot(self) -> bool:
-        """Whether temporary tables can be made inside the snapshot; otherwise they are made before it."""
+        """Whether temporary tables can be created inside the snapshot; otherwise they are created before it."""
         return self.engine in ("duckdb", "sqlite")
 
     # -- functions ---------------------------------------------------------------------------------------------------
 
     def is_nan(self, x: str) -> str:
-        """Return the test whether a float is NaN."""
+        """Return the expression that tests whether a float is NaN."""
         return _NAN[self.engine].format(x=x)
 
     def with_exact_collation(self, x: str) -> str:
-        """Return an expression that compares a text by characters, whatever the collation of its column."""
+        """Return an expression that compares text character by character, whatever the collation of its column."""
         return _EXACT.get(self.engine, "{x}").format(x=x)
 
     def cast_to_text(self, x: str) -> str:
@@ -224,7 +224,7 @@ class SqlDialect:
         return f"CAST({x} AS INTEGER)" if self.engine == "sqlite" else f"CAST(FLOOR({x}) AS {self.type_names.int64})"
 
     def is_number(self, x: str) -> str:
-        """Return the test whether a text is a number without an exponent, in the usual notation."""
+        """Return the expression that tests whether a text is a number without an exponent, in the usual notation."""
         if self.engine != "sqlite":
             return self._regex_match(x, _NUMBER)
         bare = f"(CASE WHEN SUBSTR({x}, 1, 1) = '-' THEN SUBSTR({x}, 2) ELSE {x} END)"
@@ -235,7 +235,7 @@ class SqlDialect:
         )
 
     def has_exponent(self, x: str) -> str:
-        """Return the test whether a text is a number with an exponent, which cannot be compared in SQL."""
+        """Return the expression that tests whether a text is a number with an exponent, which SQL cannot compare."""
         if self.engine != "sqlite":
             return self._regex_match(x, _WITH_EXPONENT)
         return (
@@ -243,7 +243,7 @@ class SqlDialect:
         )
 
     def is_timestamp(self, x: str) -> str:
-        """Return the test whether a text may be a date with a time, which can be written in several ways."""
+        """Return the expression that tests whether a text may be a date with a time, which has several spellings."""
         if self.engine != "sqlite":
             return self._regex_match(x, _TIMESTAMP)
         day = "-".join(["[0-9]" * 4, "[0-9]" * 2, "[0-9]" * 2])

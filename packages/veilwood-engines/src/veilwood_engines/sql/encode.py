@@ -3,7 +3,7 @@
 
 Each row is read independently, and no value can make a statement fail: no text is cast to a number, numbers too large
 for a float are detected before the conversion, and bounds are compared as constants of the column's own type. Columns
-of other types are rejected when the table is opened, by their name and type alone.
+of unsupported types are rejected when the table is opened, by name and type alone.
 
 | column | value in ``veilwood_rows`` |
 |---|---|
@@ -11,7 +11,7 @@ of other types are rejected when the table is opened, by their name and type alo
 | category, class | its index among the declared values; missing values after the last |
 | numeric target | its level, 0 to ``TARGET_LEVELS`` |
 
-A problem of a value is a negative code, or a ``Problem`` number in a separate column.
+An invalid value is encoded as a negative code, or as a ``Problem`` number in a separate column.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MAX_FLOAT: Final = 1.7976931348623157e308  # largest finite float of 64 bits
 _MAX_ZERO_DECIMAL: Final = "2.470328229206232720882843964341106861826e-324"
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _ISO_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_EXACT_DIGITS: Final = 16  # digits and a point: a float of more digits may be a rounded integer
+_EXACT_DIGITS: Final = 16  # digits and a point; a float with more digits may be a rounded integer
 _PARTS: Final = {"year": "YEAR", "month": "MONTH", "hour": "HOUR"}
 
 
@@ -56,13 +56,13 @@ class ValueExpression:
 
     value: str
     problem: str
-    kinds: tuple[Problem, ...]  # that there can be
+    kinds: tuple[Problem, ...]  # problems that can occur
 
 
 def number_expression(
     column: Column, typed: TypedColumn, dialect: SqlDialect, *, finite: bool = False
 ) -> ValueExpression:
-    """Encode a number; ``finite`` rejects infinities, as targets do."""
+    """Encode a number; ``finite`` rejects infinities, as targets require."""
     value, wrong, kinds = _numeric_expression(column, typed, dialect)
     cases = [f"WHEN {condition} THEN {int(kind)}" for kind, condition in wrong.items()]
     if not column.nullable:
@@ -78,7 +78,7 @@ def number_expression(
 def _numeric_expression(
     column: Column, typed: TypedColumn, dialect: SqlDialect
 ) -> tuple[str, dict[Problem, str], tuple[Problem, ...]]:
-    """Return the expression of a float or null, and the tests of other problems."""
+    """Return the expression of a float or null, and the tests for other problems."""
     x = typed.expression
     if column.part is not None:
         part, unusable = _date_part_expression(column, typed, dialect)
@@ -127,7 +127,7 @@ def _nan_to_null(x: str, dialect: SqlDialect) -> str:
 
 
 def target_level_expression(column: Column, typed: TypedColumn, dialect: SqlDialect) -> ValueExpression:
-    """Encode a numeric target as a level, by the arithmetic of ``Encoding.read_target``, to the last bit."""
+    """Encode a numeric target as a level, with the same arithmetic as ``Encoding.read_target``, to the last bit."""
     number = number_expression(column, typed, dialect, finite=True)
     lower, upper = column.bounds
     scale = dialect.float_literal(TARGET_LEVELS / (upper - lower))
@@ -227,13 +227,13 @@ def _case_expression(x: str, known: Mapping[str, str], otherwise: str, first: st
 
 
 def _integer_constants(known: Mapping[str, str]) -> dict[str, str]:
-    """Return categories that are the text of an integer; '007' is not that of 7."""
+    """Return the categories that are the text of an integer; '007' is not the text of 7."""
     numbers = {text: int(text) for text in known if re.fullmatch(r"-?[0-9]{1,19}", text)}
     return {text: known[text] for text, number in numbers.items() if str(number) == text and abs(number) < 2**63}
 
 
 def _float_constants(known: Mapping[str, str], dialect: SqlDialect, kind: type[np.floating]) -> dict[str, str]:
-    """Return categories that are the text of a float of this precision, which is then compared as a number."""
+    """Return the categories that are the text of a float of this precision, to be compared as numbers."""
     constants = {}
     for text, place in known.items():
         if _NUMBER.fullmatch(text):
@@ -279,7 +279,7 @@ def _reject_date_categories(column: Column, typed: TypedColumn) -> None:
 def _text_cases(
     x: str, dialect: SqlDialect, known: Mapping[str, str], missing: str, unknown: str, prefix: int | None = None
 ) -> tuple[str, tuple[Problem, ...]]:
-    """Compare texts by the rule of ``canonical``; numbers with an exponent that could be a category are unusable."""
+    """Compare texts as ``canonical`` does. A number with an exponent is unusable if it could be a category."""
     null = f"WHEN {x} IS NULL THEN {missing} WHEN {x} = '' THEN {missing}"
     listed = {text: place for text, place in known.items() if "\0" not in text}
     kinds: tuple[Problem, ...] = ()
@@ -298,7 +298,7 @@ def _text_cases(
 
 
 def canonical_text_sql(x: str, dialect: SqlDialect) -> str:
-    """Return the canonical text of a text without an exponent: no trailing zeros of a number, no sign of zero."""
+    """Return the canonical form of a text without an exponent: no trailing zeros of a number, no sign of zero."""
     short = f"RTRIM(RTRIM({x}, '0'), '.')"
     point = f"REPLACE({x}, '.', '') <> {x}"
     exact = dialect.with_exact_collation(x)
@@ -310,7 +310,7 @@ def canonical_text_sql(x: str, dialect: SqlDialect) -> str:
 
 
 def _date_part_expression(column: Column, typed: TypedColumn, dialect: SqlDialect) -> tuple[str, str]:
-    """Return the part of a date as an integer, and the test whether the date is out of range."""
+    """Return the expression of a date's part as an integer, and of the test whether the date is out of range."""
     x, part = typed.expression, column.part
     if typed.kind not in ("date", "moment", "zoned moment"):
         raise _wrong_type_error(column, typed, "dates", "cast it to DATE or TIMESTAMP in a view")
@@ -319,7 +319,7 @@ def _date_part_expression(column: Column, typed: TypedColumn, dialect: SqlDialec
         raise _wrong_type_error(column, typed, "dates without a time zone", "cast it to TIMESTAMP in a view")
     if typed.type_name == "TIMESTAMP_NS":  # this type cannot hold the bounds below
         x = f"CAST({x} AS TIMESTAMP)"
-    # Compared in their own type: converted to another type or to UTC, a timestamp may be out of range.
+    # Compared in their own type, because a timestamp may go out of range when it is converted.
     kind, zone = ("TIMESTAMPTZ", " 00:00:00+00") if zoned else ("TIMESTAMP", "")
     if typed.kind == "date" or typed.type_name in ("TIMESTAMP_S", "TIMESTAMP_MS"):
         kind = typed.type_name if typed.kind == "moment" else "DATE"
@@ -391,7 +391,7 @@ def id_expression(name: str, typed: TypedColumn, dialect: SqlDialect) -> ValueEx
 
 
 def _rounded_float_test(x: str, dialect: SqlDialect) -> str:
-    """Return the test whether a text is an integer that a float may have rounded: digits, a point and zeros."""
+    """Return the expression that tests whether a text is an integer that a float may have rounded."""
     short = f"RTRIM({x}, '0')"
     return f"{dialect.is_number(x)} AND {short} LIKE '%.' AND LENGTH({short}) > {_EXACT_DIGITS}"
 
@@ -399,7 +399,7 @@ def _rounded_float_test(x: str, dialect: SqlDialect) -> str:
 def _wrong_type_error(column: Column, typed: TypedColumn, wanted: str, hint: str) -> OutOfSchemaError:
     type_text = typed.type_name or typed.kind
     return OutOfSchemaError(
-        f"column {column.source!r} has the type {type_text}, and the schema requires {wanted}: in a database, "
-        f"types decide. Hint: {hint}.",
+        f"column {column.source!r} has the type {type_text}, and the schema requires {wanted}. In a database, "
+        f"the type of a column matters. Hint: {hint}.",
         column=column.name,
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Preview of the statements that a fit would send to a database, for its owner to review before anything runs.
 
-For random trees these are exactly the statements of a fit. For forests that depend on released values, later statements
-have this form with other constants, which are released numbers. Secret keys are shown as KEY.
+For random trees, the preview is exact. For forests that depend on released values, later statements have the same form
+with other constants, which are released numbers. Secret keys are shown as KEY.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from veilwood_engines.sql.session import Session, open_session
 from veilwood_engines.sql.source import EncodedRows, SqlSource, assumed_types, scratch_table_statements
 
 _KEY: Final = bytes(32)  # stands in for a secret key, and is replaced by "KEY" in the preview
-_MAX_STATEMENT_LENGTH: Final = 1500  # characters shown of a statement: those that fill lookup tables are much longer
+_MAX_STATEMENT_LENGTH: Final = (
+    1500  # characters shown of a statement; statements that fill lookup tables are much longer
+)
 
 
 class _DryRunDoor:
-    """Door of a dry run without rows: counts stay 0, and selections return the first admissible candidate."""
+    """Release door of a dry run without rows: counts stay 0, and selections return the first admissible candidate."""
 
     joint_noise_variance = 1.0
 
@@ -40,7 +42,7 @@ class _DryRunDoor:
         """Accept a further step."""
 
     def release_counts(self, step: Any, exact: Ints) -> Ints:
-        """Return the zeros as they are."""
+        """Return the counts, which are 0, without noise."""
         return exact
 
     def select(self, step: Any, scores: Ints, admissible: Any = None) -> Ints:

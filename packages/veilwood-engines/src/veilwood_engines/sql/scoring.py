@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation in a database, as SQL: predictions of a model, and their counts by true class or target.
+"""Evaluation in a database: SQL for the predictions of a model, and counts of them by true class or target.
 
 Sums over trees are computed in the order of the trees, in floats of 64 bits. An engine may round the last digit of an
-exponential differently, so a row can fall into the neighbouring bin if its score is on an edge. The cells of a row
-still depend only on the row and the key.
+exponential differently, so a row with a score on an edge can fall into the neighbouring bin. The cells of a row still
+depend only on the row and the key.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _(model: PrivateForestModel, dialect: SqlDialect, sums: Sequence[str]) -> tu
 
 
 def count_scores(count: ScoreCount, source: SqlSource) -> Sums:
-    """Count the rows of a table in the cells of a scoring, inside the database."""
+    """Count the rows of a table by the cells of a ``Scoring``, inside the database."""
     scoring, model = count.scoring, count.scoring.model
     if not isinstance(model, ForestModel):
         raise UseError("this model cannot be evaluated in a database. Hint: pass files, or a table in memory.")
@@ -93,7 +93,7 @@ def count_scores(count: ScoreCount, source: SqlSource) -> Sums:
     sums = [_sum_leaves(model, output, writer) for output in range(model.leaf_values.shape[1])]
     outputs, chosen = model_to_sql(model, dialect, [f"z{i}" for i in range(len(sums))])
     rows = source.rows_relation()
-    if assignment is not None:  # the same draws in each query, because they follow from contents
+    if assignment is not None:  # the draws depend on the contents of rows, so they are the same in each query
         rows = writer.hashed_rows(rows, assignment.key, source.rows.feature_names)
     coin = "" if assignment is None else f", {writer.row_bucket(assignment)} AS coin"
     summed = ", ".join(["t", *(f"{one} AS z{i}" for i, one in enumerate(sums))]) + coin

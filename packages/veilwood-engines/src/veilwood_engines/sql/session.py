@@ -36,7 +36,7 @@ _SNAPSHOT: Final = {
     "postgres": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
     "sqlite": "BEGIN",
 }
-# Part of a table name: quoted, with "" for a quote, or bare.
+# Component of a table name: quoted, with "" for a quote, or bare.
 _NAME_PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
@@ -56,19 +56,19 @@ class Session:
     on_statement: Callable[[str], None] | None = None
     close: Callable[[], object] = lambda: None
     _run_integers: Callable[[str], Ints] | None = None
-    """Runs a statement and returns its integers without making a Python object of each."""
+    """Runs a statement and returns its integers without creating a Python object for each."""
 
     def execute(self, statement: str) -> ResultRows:
         """Run a statement and return its rows."""
         return self._send_statement(statement, self._run_statement)[1]
 
     def execute_integers(self, statement: str, n_columns: int) -> Ints:
-        """Run a statement that selects integers of 64 bits, and return them as an array with one line per row."""
+        """Run a statement that selects integers of 64 bits, and return them as an array with one row per result row."""
         run = self._run_integers or (lambda statement: np.array(self._run_statement(statement)[1], np.int64))
         return self._send_statement(statement, run).reshape(-1, n_columns)
 
     def column_types(self) -> list[tuple[str, str]]:
-        """Return names and types of the columns. Views of text files are rejected: rows decide their types."""
+        """Return the names and types of the columns. Views of text files are rejected: their types depend on rows."""
         if self.dialect.engine == "duckdb":
             plan = self.execute(f"EXPLAIN SELECT * FROM {self.relation} AS veilwood_table")
             if any(reads_text_files(str(text)) for _, text in plan):
@@ -154,7 +154,9 @@ def _connect_duckdb(scheme: str, bare: str) -> tuple[Any, RunStatement]:
     path = _database_file(bare, "duckdb")
     try:
         connection = duckdb.connect(path, read_only=True)
-    except duckdb.ConnectionException:  # already open for writing in this process: DuckDB allows one mode only
+    except (
+        duckdb.ConnectionException
+    ):  # already open for writing in this process: DuckDB does not allow both modes at once
         connection = duckdb.connect(path)
     return connection, _duckdb_runner(connection)
 

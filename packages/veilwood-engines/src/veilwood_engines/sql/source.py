@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources for tables in a database: every pass is an aggregate query, and rows stay there.
+"""Sources for tables in a database: every pass is an aggregate query, and rows stay in the database.
 
-The caller receives exact sums and is trusted with them as with rows in memory; the release door draws the noise in the
-process that called ``fit``. A keyed hash of a row's contents, under a fresh secret key, decides whether it counts for
+The caller receives exact sums, which are as private as rows in memory; the release door draws the noise in the process
+that called ``fit``. A keyed hash of a row's contents, under a fresh secret key, decides whether it counts for
 its id; with its number among equal rows, it decides which tree a row is assigned to and whether it is held out. No row
 moves another one, as the guarantees require (proofs/counting-in-sql.md).
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from veilwood_engines.sql.backend import SqlBackend
 
 ROWS_TABLE: Final = "veilwood_rows"
-MAX_DIRECT_QUERIES: Final = 4  # more queries of a pass are run on a temporary table of encoded rows
+MAX_DIRECT_QUERIES: Final = 4  # with more queries per pass, encoded rows are stored in a temporary table
 _PER_MILLE: Final = 1000  # unit of the holdout fraction
 
 
@@ -115,13 +115,13 @@ class EncodedRows:
         return conditions
 
     def problem_query(self) -> str:
-        """Return a statement that selects whether there are rows, and whether any row has each problem."""
+        """Return the statement that checks whether there are rows, and which problems occur in any row."""
         tests = [f"MAX(CASE WHEN {where} THEN 1 ELSE 0 END) AS a{i}"
                  for i, (_, _, where) in enumerate(self._problem_conditions())]  # fmt: skip
         return f"SELECT {', '.join(['MAX(1) AS a', *tests])} FROM ({self._select_all()}) AS veilwood_read"
 
     def raise_found_problems(self, flags: Sequence[Any]) -> None:
-        """Raise OutOfSchemaError if rows do not fit the schema, with the same messages as other sources."""
+        """Raise OutOfSchemaError if rows violate the schema, with the same messages as other sources."""
         if flags[0] is None:
             raise OutOfSchemaError("the table holds no rows. Hint: check how it was created.")
         schema = self.encoding.schema
@@ -154,7 +154,7 @@ class EncodedRows:
             rows += f" WHERE {' AND '.join(fits)}" if fits else ""
         if self.cap is None:
             return rows
-        # Ordered by hash, then by its inputs: an engine may format two floats alike. So only equal rows are tied.
+        # Ordered by hash, then by its inputs: an engine may format two floats alike. Only equal rows are then tied.
         time = "" if self.encoding.time_index is None else f"f{self.encoding.time_index}, "
         hashed = CellSqlWriter(self.dialect, self.encoding).row_hash_expression(self.key, self.feature_names)
         order = f"{time}{hashed}, {wanted}"
@@ -179,7 +179,7 @@ class EncodedRows:
 
 
 def _numbers_query(n: int) -> str:
-    """Return a query of at least the numbers from 0 to n - 1, as sums of powers of two."""
+    """Return a query whose result contains the numbers from 0 to n - 1, as sums of powers of two."""
     powers = [1 << place for place in range((n - 1).bit_length())]
     digits = ", ".join(f"(SELECT 0 AS d{power} UNION ALL SELECT {power}) AS veilwood_{power}" for power in powers)
     return f"SELECT {' + '.join(f'd{power}' for power in powers)} AS veilwood_copy FROM {digits}"
@@ -215,7 +215,7 @@ class SqlSource(Source):
 
     @classmethod
     def from_session(cls, session: Session, rows: EncodedRows) -> SqlSource:
-        """Make a source of a session and the encoding of its rows."""
+        """Create a source from a session and the encoding of its rows."""
         return cls(_read=_raise_rows_stay, session=session, rows=rows)
 
     @property
@@ -224,14 +224,14 @@ class SqlSource(Source):
         return self.session.statement_hashes
 
     def select_part(self, row_filter: RowFilter) -> SqlSource:
-        """Return the rows that a filter keeps: the same ones in every pass."""
+        """Return a source of the rows that a filter selects, which are the same in every pass."""
         drawn = (row_filter.key, row_filter.per_mille, row_filter.held_out)
         return SqlSource(
             _read=self._read, session=self.session, rows=self.rows, holdout_part=drawn, preserves_rows=False
         )
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> SqlBackend:
-        """Return the rows with their scores, in temporary tables."""
+        """Return a backend that holds the rows and their scores in temporary tables."""
         from veilwood_engines.sql.backend import SqlBackend  # imports this module
 
         return SqlBackend(columns, self, len(self.rows.encoding.schema.classes))
@@ -263,7 +263,7 @@ class SqlSource(Source):
         return ROWS_TABLE if at.is_filled else f"({self.rows_query()})"
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
-        """Count in the database. It decides about threads, so ``n_jobs`` has no effect."""
+        """Count in the database, which chooses its own number of threads: ``n_jobs`` has no effect."""
         if isinstance(count, DeclarativeCount):
             return self.share_sums(count.via_cell_queries(self.run_cell_queries, self.rows.encoding.n_codes))
         from veilwood_engines.sql.scoring import count_in_sql  # imports all models, which import sources
@@ -300,12 +300,12 @@ def open_sql(
     invalid: Invalid,
     on_statement: Callable[[str], None] | None = None,
 ) -> SqlSource:
-    """Make a source of a table in a database (``open_rows``): create temporary tables and begin the snapshot."""
+    """Create the source of a table in a database (``open_rows``), with its temporary tables and snapshot."""
     session = open_session(X, on_statement)
     try:
         return _make_source(session, encoding, cap, invalid)
     except BaseException:
-        session.close()  # now, because the traceback could keep the session, and so a lock, alive
+        session.close()  # closed now, because the traceback could keep the session, and thus a lock, alive
         raise
 
 

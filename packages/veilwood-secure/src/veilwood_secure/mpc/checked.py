@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`CheckedEngine`: replicated shares with security against one server that deviates. It notices errors, and aborts.
+"""`CheckedEngine`: replicated shares with security against one server that deviates. It detects errors and aborts.
 
 A server that deviates can add a value of its choice to a product (an additive attack, Genkin et al. 2014). Products
-are logged, and checked in batches before anything that depends on them is opened or handed out.
+are logged, and are checked in batches before anything that depends on them is opened or sent.
 
-* Integers are words of 64 bits of which the lowest ``counted_bits`` count. All products of a batch are folded by public
-  coins into one long inner product, which is checked against a second one with the same factor (sacrifice, Lindell and
-  Nof 2017; with slack in rings, Eerikson et al. 2020).
-* The "and" of bits is checked against random triples (cut and choose, Furukawa et al. 2017).
+* Integers are the lowest ``counted_bits`` of 64-bit words. All products of a batch are folded by public coins into one
+long inner product, which is checked against a second inner product with the same factor (sacrifice, Lindell and Nof
+2017; with slack in rings, Eerikson et al. 2020). * The "and" of bits is checked against random triples (cut and choose,
+Furukawa et al. 2017).
 
-Each server aborts with probability at least 1 - 2^-40 if an error was made (proofs/secure-checked.md).
+Each server aborts with probability at least 1 - 2^-40 if a product is wrong (proofs/secure-checked.md).
 
 | symbol | meaning |
 |---|---|
 | x, y, z | factors and result of a logged product |
-| u, v, t | a batch, folded: the claim is sum(u v) = t |
+| u, v, t | folded batch: the claim is sum(u v) = t |
 | a, c; r | random mask and c = sum(a v); public coin of the sacrifice |
-| n, B | "and"s of a batch, in words; triples per "and" |
+| n, B | number of "and"s in a batch, in words; triples per "and" |
 """
 
 from __future__ import annotations
@@ -41,17 +41,18 @@ LoggedAnd = tuple[Bits, Bits, Bits]
 Kind = TypeVar("Kind", Shared, Bits)
 
 REPETITIONS: Final = {32: 2, 44: 4}
-"""Independent repetitions of the check of products, by counted bits: each misses an error with 2^-23 or 2^-12."""
+"""Independent repetitions of the check of products, by counted bits: each misses an error with probability 2^-23 or
+2^-12."""
 
-MIN_ARRANGEMENTS: Final = 1 << 41  # of triples: one of them hides an error of a batch
-MAX_LOGGED_BYTES: Final = 1 << 26  # of results that wait for their check: bounds memory
+MIN_ARRANGEMENTS: Final = 1 << 41  # of the triples, of which one hides an error in a batch
+MAX_LOGGED_BYTES: Final = 1 << 26  # bytes of results that wait for their check: bounds memory
 
 
 class DeviationError(PartyError):
-    """One of the three servers did not follow the protocol; which of them is not known."""
+    """One of the three servers did not follow the protocol; which one is not known."""
 
     def __init__(self, check: str) -> None:
-        super().__init__(f"one of the three servers did not keep to the protocol: {check}. Nothing was released by it.")
+        super().__init__(f"one of the three servers did not keep to the protocol: {check}. Nothing wrong was released.")
 
 
 class CheckedEngine(ReplicatedEngine):
@@ -109,7 +110,7 @@ class CheckedEngine(ReplicatedEngine):
     def multiply_many(self, products: Sequence[Product]) -> list[Shared]:
         """Return several products."""
         if len(products) == 1:
-            return super().multiply_many(products)  # which calls one of the methods above
+            return super().multiply_many(products)  # calls one of the methods above
         found = super().multiply_many(products)
         return [self._log_product(*each) for each in zip(products, found, strict=True)]
 
@@ -130,15 +131,15 @@ class CheckedEngine(ReplicatedEngine):
         return result
 
     def _count_logged(self, count: int) -> None:
-        """Check the batch if it is large: at the same product at all three servers, since shapes are public."""
+        """Check the batch if it is large. All three servers check after the same product, since shapes are public."""
         self._logged_bytes += count
         if self._logged_bytes > MAX_LOGGED_BYTES:
             self.verify()
 
-    # Releases: nothing leaves before all that it depends on has been checked
+    # Releases: nothing is sent before everything that it depends on has been checked
 
     def open(self, x: Shared) -> Ints:
-        """Return the integers themselves."""
+        """Open the integers."""
         self.verify()
         return super().open(x)
 
@@ -148,24 +149,24 @@ class CheckedEngine(ReplicatedEngine):
         return super().is_all_zero(x)
 
     def local_shares(self, x: Shared) -> tuple[RingArray, ...]:
-        """Return the parts held here, for storage."""
+        """Return this server's shares, for storage."""
         self.verify()
         return super().local_shares(x)
 
     def user_shares(self, x: Shared) -> tuple[RingArray, ...]:
-        """Return the parts held here, for a user."""
+        """Return this server's shares, for a user."""
         self.verify()
         return super().user_shares(x)
 
     def products_hold(self, x: Shared, y: Shared, z: Shared) -> bool:
-        """Return True if ``z`` holds the products: a claim that is checked like a logged one, without a product."""
+        """Return True if ``z`` holds the products, by the check of logged products."""
         self.verify()
         return self._check_products([(Product("mul", x, y), z)], [])
 
     # Checks
 
     def verify(self) -> None:
-        """Check all logged operations. Raise DeviationError if one of them is wrong."""
+        """Check all logged operations. Raise DeviationError if any result is wrong."""
         products, ands = self._products, self._ands
         self._products, self._ands, self._logged_bytes = [], [], 0
         if (products or ands) and not self._check_products(products, ands):
@@ -180,15 +181,15 @@ class CheckedEngine(ReplicatedEngine):
         claims = [_fold_batch(coins, products) for _ in range(REPETITIONS[self.counted_bits] if products else 0)]
         zeros = [self._check_claim_sums(claims)] if claims else []
         if ands:
-            zeros.append(self._compare_with_triples(gates, triples, coins))
+            zeros.append(self._verify_gates_with_triples(gates, triples, coins))
         claimed, own = (np.concatenate(side) for side in zip(*zeros, strict=True))
         return self._all_agree(claimed, own)
 
     def _check_claim_sums(self, claims: Sequence[_Claim]) -> tuple[RingArray, RingArray]:
-        """Sacrifice a second inner product for each claim. Return two arrays that are equal if the claims hold."""
+        """Sacrifice a second inner product for each claim. Return two arrays that are equal if all claims are true."""
         masks = [self._secret_words(len(claim.u), Shared) for claim in claims]
         seconds = self._share_sums(
-            np.array([_cross_product(mask, claim.v) for mask, claim in zip(masks, claims, strict=True)])
+            np.array([_inner_product_share(mask, claim.v) for mask, claim in zip(masks, claims, strict=True)])
         )
         rates = self.toss_coins(len(claims)).view(np.uint64)  # after the second products
         masked = [claim.u * rate + mask for claim, rate, mask in zip(claims, rates, masks, strict=True)]
@@ -209,17 +210,18 @@ class CheckedEngine(ReplicatedEngine):
         return kind(self.random_words((count,)).parts, self._public_at)
 
     def _draw_triples(self, n_gates: int) -> list[Bits]:
-        """Return random secret words a, b and a & b: a bucket for each gate, and one bucket to open; one round."""
+        """Return random secret words a, b and a & b: a bucket of triples per gate, and one bucket to open; one
+        round."""
         if not n_gates:
             return []
         count = bucket_size(n_gates) * (n_gates + 1)
         a, b = (self._secret_words(count, Bits) for _ in range(2))
         return [a, b, super().land(a, b)]
 
-    def _compare_with_triples(
+    def _verify_gates_with_triples(
         self, gates: Sequence[Bits], triples: Sequence[Bits], coins: KeyStream
     ) -> tuple[RingArray, RingArray]:
-        """Compare each gate with a bucket of triples, in random order. Return two arrays that should be equal."""
+        """Check each gate against a bucket of triples. Return two arrays that are equal if all gates are right."""
         n = len(gates[0])
         bucket = len(triples[0]) // (n + 1)
         order = np.argsort(coins.next_integers((len(triples[0]),), np.dtype(np.uint64)), kind="stable")
@@ -237,7 +239,7 @@ class CheckedEngine(ReplicatedEngine):
 
 @cache
 def bucket_size(n_gates: int) -> int:
-    """Return the smallest number of triples per gate for which wrong ones fit a wrong gate with probability 2^-41.
+    """Return the least number of triples per gate that lets a wrong gate pass with probability at most 2^-41.
 
     >>> bucket_size(1 << 20), bucket_size(1 << 13), bucket_size(1)
     (2, 3, 23)
@@ -246,7 +248,7 @@ def bucket_size(n_gates: int) -> int:
 
 
 def _join_words(ands: Sequence[LoggedAnd]) -> list[Bits]:
-    """Return x, y and z of all gates as words of 64 bits, one after the other."""
+    """Return x, y and z of all gates, concatenated, as 64-bit words."""
 
     def flatten_part(part: RingArray, shape: tuple[int, ...]) -> Words:
         data = np.ascontiguousarray(np.broadcast_to(part, shape)).reshape(-1).view(np.uint8)
@@ -264,7 +266,7 @@ def _join_words(ands: Sequence[LoggedAnd]) -> list[Bits]:
 
 
 class _Claim(NamedTuple):
-    """A folded batch: the sum of u v should be t, all in shares."""
+    """Folded batch in shares: a claim that the sum of u v is t."""
 
     u: Shared
     v: Shared
@@ -283,9 +285,9 @@ def _fold_batch(coins: KeyStream, products: Sequence[LoggedProduct]) -> _Claim:
 def _fold_product(coins: KeyStream, product: Product, result: Shared) -> _Claim:
     """Fold a product over its output axes, with a random factor per index.
 
-    Axes that only x has are contracted in x, axes that only y has in y, and common axes are multiplied into x. Axes of
-    one kind have a factor together, so that at most three factors meet. A product without common axes has one factor as
-    a whole, so that errors of two products do not cancel.
+    Axes that only x has are contracted in x, axes that only y has in y, and factors of common axes are multiplied into
+    x. Each of these three kinds of axes shares a factor, so at most three factors are multiplied. A product without
+    common axes has one factor for the whole product, so that errors of two products do not cancel.
     """
     kind, x, y, axis = product
     if kind == "matmul":  # a product over (..., rows, columns, inner), summed over the last axis
@@ -322,6 +324,6 @@ def _sum_weighted(part: RingArray, axes: Sequence[int], factor: Words) -> RingAr
     return np.expand_dims(np.tensordot(part, factor, axes=(axes, range(len(axes)))), tuple(axes))
 
 
-def _cross_product(x: Shared, y: Shared) -> np.uint64:
-    """Return this server's part of the inner product."""
+def _inner_product_share(x: Shared, y: Shared) -> np.uint64:
+    """Return this server's additive share of the inner product."""
     return np.uint64((x.parts[0] * (y.parts[0] + y.parts[1]) + x.parts[1] * y.parts[0]).sum(dtype=np.uint64))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared integers (`Shared`), shared bits (`Bits`), and the interface `Engine` for computing on them.
 
-How shares are sent and multiplied among three servers is in replicated.py.
+Sending and multiplying shares among three servers is implemented in replicated.py.
 
 All three servers run the same program and call the same methods in the same order. Integers are elements of the ring
-of the engine's words, in two's complement, and wrap around: a program must keep its sums within range.
+of the engine's words, in two's complement, and wrap around, so a program must keep its sums within range.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stats:
 
 
 class Product(NamedTuple):
-    """A requested product of two secrets: elementwise, of matrices, or summed along an axis."""
+    """Request for a product of two secrets: elementwise, of matrices, or summed along an axis."""
 
     kind: Literal["mul", "matmul", "dot"]
     x: Shared
@@ -43,9 +43,9 @@ class Product(NamedTuple):
 
 
 class Parts:
-    """An array of secrets, represented by the parts that this server holds. All methods are local.
+    """Array of secrets, represented by the shares that this server holds. All methods are local.
 
-    Public numbers are added to one part only: `public_at` is its index among the parts held here, or None.
+    Public numbers are added to one of the shares only: `public_at` is its index at this server, or None.
     """
 
     __slots__ = ("parts", "public_at")
@@ -80,7 +80,7 @@ class Parts:
         return self.map_parts(lambda part: part[index])
 
     def map_parts(self, operation: Callable[[RingArray], RingArray]) -> Self:
-        """Apply an operation to every part. Correct for linear operations only."""
+        """Apply an operation to each share that this server holds. The result is correct for linear operations only."""
         return type(self)([np.asarray(operation(part)) for part in self.parts], self.public_at)
 
     def reshape(self, *shape: int) -> Self:
@@ -88,7 +88,7 @@ class Parts:
         return self.map_parts(lambda part: part.reshape(shape))
 
     def transpose(self, *axes: int) -> Self:
-        """Return the same secrets with axes in another order."""
+        """Return the same secrets with the axes in a different order."""
         return self.map_parts(lambda part: part.transpose(*axes))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
@@ -96,11 +96,11 @@ class Parts:
         return self.map_parts(lambda part: np.broadcast_to(part, shape))
 
     def _combine_parts(self, other: Self, operation: Callable[[RingArray, RingArray], RingArray]) -> Self:
-        """Apply an operation to the corresponding parts of two arrays."""
+        """Apply an operation to the corresponding shares of two arrays."""
         return type(self)([operation(a, b) for a, b in zip(self.parts, other.parts, strict=True)], self.public_at)
 
     def _combine_public(self, values: ArrayLike, operation: Callable[[RingArray, RingArray], RingArray]) -> Self:
-        """Apply an operation with public values to the one part that takes them."""
+        """Apply an operation with public values to the one share that includes public values."""
         words = as_ring_array(values, self.dtype)
         shape = np.broadcast_shapes(self.shape, words.shape)
         joined = [
@@ -111,10 +111,10 @@ class Parts:
 
 
 class Shared(Parts):
-    """Secret integers: the sum of all parts, modulo 2 to the number of bits of a word.
+    """Secret integers: the sum of all shares, modulo 2 to the number of bits of a word.
 
-    Supports ``+``, ``-``, indexing, `sum`, and products with *public* integers and matrices, all without a message.
-    The product of two secrets takes one: see `Engine.mul`.
+    Supports ``+``, ``-``, indexing, `sum`, and products with *public* integers and matrices, all without a message. The
+    product of two secrets takes one message: see `Engine.mul`.
 
     Examples
     --------
@@ -163,10 +163,10 @@ class Shared(Parts):
 
 
 class Bits(Parts):
-    """Secret words of bits: the exclusive or of all parts, bit by bit.
+    """Secret words of bits: the bitwise exclusive or of all shares.
 
     Supports ``^``, ``~``, shifts and ``&`` with *public* words, all without a message; the ``&`` of two secrets
-    takes one: see `Engine.land`.
+    takes one message: see `Engine.land`.
     """
 
     __slots__ = ()
@@ -204,11 +204,12 @@ class Engine(ABC):
     ring
         Word type of the integers, ``numpy.uint32`` or ``numpy.uint64``.
     counted_bits
-        Bits of a word that count, from the lowest; by default all. The others are slack, in which errors may remain.
+        Number of significant bits of a word, from the lowest; by default all. Errors may remain in the other bits, the
+        slack.
     """
 
     is_checked: bool = False
-    """Whether a server that deviates is noticed."""
+    """Whether a server that deviates is detected."""
 
     def __init__(
         self, party: int, ring: type[np.unsignedinteger[Any]] = np.uint32, counted_bits: int | None = None
@@ -230,18 +231,18 @@ class Engine(ABC):
 
     @abstractmethod
     def load(self, parts: Sequence[RingArray]) -> Shared:
-        """Return the shared array of which this server holds `parts`, from an owner, a user or storage."""
+        """Return the shared array of which this server holds the shares `parts`, from an owner, a user or storage."""
 
     def local_shares(self, x: Shared) -> tuple[RingArray, ...]:
-        """Return the parts held here, for storage. Call `refresh` first if they are linear in inputs."""
+        """Return this server's shares, for storage. Call `refresh` first if they are linear in inputs."""
         return x.parts
 
     def user_shares(self, x: Shared) -> tuple[RingArray, ...]:
-        """Return the parts held here, for a user: counted bits only, of words `counted_word`."""
+        """Return this server's shares, for a user: counted bits only, in words of type `counted_word`."""
         return self._drop_slack(x).map_parts(lambda part: part >> part.dtype.type(self.slack_bits)).parts
 
     def _drop_slack(self, x: Shared) -> Shared:
-        """Return integers times 2 to the number of slack bits, in words `counted_word`, where they fill all bits."""
+        """Return integers without slack bits, in words of type `counted_word`, of which they fill the highest bits."""
         words = x.map_parts(lambda part: part.astype(self.counted_word, copy=False))
         return words.map_parts(lambda part: part << part.dtype.type(self.slack_bits)) if self.slack_bits else words
 
@@ -251,19 +252,19 @@ class Engine(ABC):
 
     @abstractmethod
     def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
-        """Return the sum of three arrays, ``draw(server)`` of each server and known to it alone; one round."""
+        """Return the shared sum of three arrays ``draw(server)``, each known to one server only; one round."""
 
     @abstractmethod
     def open(self, x: Shared) -> Ints:
-        """Return the integers themselves, to all three servers; one round."""
+        """Open the integers to all three servers; one round."""
 
     @abstractmethod
     def is_all_zero(self, x: Shared) -> bool:
-        """Return True if all secrets are zero; two rounds. If they are, nothing else is learned."""
+        """Return True if all secrets are zero; two rounds. If they are, the servers learn nothing else."""
 
     @abstractmethod
     def is_consistent(self, x: Shared) -> bool:
-        """Return True if servers that hold the same part hold equal values, so that `x` is a valid sharing."""
+        """Return True if servers that hold the same share hold equal values, so that `x` is a valid sharing."""
 
     def products_hold(self, x: Shared, y: Shared, z: Shared) -> bool:
         """Return True if ``z`` holds the elementwise products of ``x`` and ``y``. Reveals only the answer."""
@@ -291,7 +292,7 @@ class Engine(ABC):
     def land(self, x: Bits, y: Bits) -> Bits:
         """Return the bitwise and of secret words."""
 
-    # Random secrets, unknown to all: no message
+    # Random secrets, unknown to every server: no message
 
     @abstractmethod
     def random_words(self, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]] = np.uint64) -> Bits:
@@ -309,12 +310,12 @@ class Engine(ABC):
 
     @abstractmethod
     def isolate_parts(self, x: Parts, kind: type[Kind]) -> list[Kind]:
-        """Return a sharing of each of the three parts. No message: two servers know a part, and that is a sharing."""
+        """Return a sharing of each of the three shares. This takes no message, since two servers know each share."""
 
     def split(self, x: Shared) -> tuple[Bits, Bits]:
         """Return shared words u, v with u + v = x; one round.
 
-        First step from arithmetic to binary shares (A2B): a carry-save adder of the three parts.
+        First step from arithmetic to binary shares (A2B): a carry-save adder of the three shares.
         """
         words = x.map_parts(lambda part: part.astype(self.counted_word, copy=False))
         first, second, third = self.isolate_parts(words, Bits)
@@ -324,16 +325,16 @@ class Engine(ABC):
     def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
         """Return integers c, d of 0 or 1 whose exclusive or is the lowest bit of `x`; one round.
 
-        First step from binary to arithmetic shares (B2A, bit injection): c joins two of the three parts.
+        First step from binary to arithmetic shares (B2A, bit injection): c combines two of the three shares.
         """
-        # The other bits of the parts are random even if those of the secret are 0.
+        # The other bits of the shares are random even if those bits of the secret are 0.
         first, second, third = self.isolate_parts((x & 1).map_parts(lambda part: part.astype(self.ring)), Shared)
         return first + second - self.mul(first, second) * 2, third
 
     def sign_bits(self, x: Shared) -> Bits:
         """Return the sign of each integer in the lowest bit of a byte, 1 if negative; seven rounds (32 bits).
 
-        A2B by an adder of which only the top carry is computed (carry lookahead). Combine bits with `land` before
+        A2B with an adder that computes the top carry only (carry lookahead). Combine bits with `land` before
         `to_ring` turns them into integers.
         """
         self.stats.comparisons += x.size
@@ -363,7 +364,7 @@ class Engine(ABC):
 
 
 def _halving_widths(word: np.dtype[Any]) -> list[int]:
-    """Return the number of bits in use before each halving: 32, 16, 8, 4, 2 for words of 32 bits.
+    """Return the number of bits in use before each halving: 32, 16, 8, 4, 2 for 32-bit words.
 
     >>> _halving_widths(np.dtype(np.uint32))
     [32, 16, 8, 4, 2]
@@ -372,7 +373,7 @@ def _halving_widths(word: np.dtype[Any]) -> list[int]:
 
 
 def _pair_up(x: Bits, width: int) -> tuple[Bits, Bits]:
-    """Return the odd and the even ones of the lowest ``width`` bits, packed into half as many. No message."""
+    """Return the odd and the even bits of the lowest ``width`` bits, each packed into half the width. No message."""
 
     def pack_even(part: RingArray) -> RingArray:
         word, kept = part.dtype.type, part
@@ -403,6 +404,6 @@ def as_ring_array(values: ArrayLike, dtype: np.dtype[Any]) -> RingArray:
 
 
 def _join_parts(arrays: Sequence[Kind], join: Callable[[list[RingArray]], RingArray]) -> Kind:
-    """Join several arrays part by part."""
+    """Join several arrays share by share."""
     parts = [join(list(parts)) for parts in zip(*(array.parts for array in arrays), strict=True)]
     return type(arrays[0])(parts, arrays[0].public_at)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ReplicatedEngine`: one of three servers that compute on replicated shares (Araki et al., CCS 2016).
+"""`ReplicatedEngine`: engine of one of three servers that compute on replicated shares (Araki et al., CCS 2016).
 
 The interface and its circuits are in engine.py. Links between threads, for tests, are here; links over TLS are in
 ``roles.transport``.
 
-Parts and keys of an array x at server i (all indices modulo 3):
+Shares of an array x, and keys, at server i (all indices modulo 3):
 
 | symbol | meaning |
 |---|---|
-| x_0 + x_1 + x_2 = x | parts of a shared integer (exclusive or instead of sums for bits) |
-| (x_i, x_(i+1)) | what server i holds; part j is known to servers j and j-1 |
+| x_0 + x_1 + x_2 = x | shares of an integer (for bits, exclusive or instead of the sum) |
+| (x_i, x_(i+1)) | shares of server i; share j is known to servers j and j-1 |
 | k_j | secret key of servers j and j-1; server i holds k_i and k_(i+1) |
 """
 
@@ -33,11 +33,11 @@ from veilwood_secure.mpc.engine import Bits, Engine, Kind, Parts, Product, RingA
 
 Buffer = bytes | bytearray | memoryview
 Result = TypeVar("Result")
-THREAD_TIMEOUT_S = 120.0  # seconds a thread waits for a message of another
+THREAD_TIMEOUT_S = 120.0  # seconds that a thread waits for a message from another thread
 
 
 class Links(Protocol):
-    """The channels from one server to the other two: private, authentic, in order."""
+    """Channels from one server to the other two: private, authentic, in order."""
 
     party: int
 
@@ -45,7 +45,7 @@ class Links(Protocol):
         """Send a message without waiting for the other server to read it. The caller must not change `data` later."""
 
     def receive(self, sender: int) -> Buffer:
-        """Wait for the next message of another server and return it."""
+        """Wait for the next message from another server and return it."""
 
 
 class OwnerChannel(Protocol):
@@ -59,10 +59,10 @@ class OwnerChannel(Protocol):
 
 
 class OpeningLog(Protocol):
-    """Record of openings, by which an interrupted computation opens no value twice."""
+    """Record of openings, so that an interrupted computation opens no value twice."""
 
     def open(self, x: Shared, reveal: Callable[[Shared], Ints]) -> Ints:
-        """Return ``reveal(x)``, or what was recorded for this opening."""
+        """Return ``reveal(x)``, or the recorded result of this opening."""
 
 
 class ThreadLinks:
@@ -77,13 +77,13 @@ class ThreadLinks:
         self._queues[self.party, to].put(data)
 
     def receive(self, sender: int) -> Buffer:
-        """Return the next message of another thread."""
+        """Return the next message from another thread."""
         try:
             data = self._queues[sender, self.party].get(timeout=THREAD_TIMEOUT_S)
         except Empty:
             data = None
         if data is None:
-            raise PartyError(f"server {sender} stopped. Hint: see its own error.", party=f"server {sender}")
+            raise PartyError(f"server {sender} stopped. Hint: read the error of that server.", party=f"server {sender}")
         return data
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ def run_in_threads(program: Callable[[Links], Result]) -> list[Result]:
 
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(run_party, party) for party in range(3)]
-    # A server stops if its neighbour does: raise the first error that did not follow from another server's.
+    # A server stops if its neighbour stops: raise the first error that another server did not cause.
     errors = [error for future in waiting if (error := future.exception())]
     for error in sorted(errors, key=lambda error: isinstance(error, PartyError)):
         raise error
@@ -189,7 +189,7 @@ class ReplicatedEngine(Engine):
         self._links, self._openings = links, openings
         self._streams = [KeyStream(key) for key in (keys or agree_keys(links))]
         self._previous, self._next = (self.party - 1) % 3, (self.party + 1) % 3
-        self._public_at = {0: 0, 1: None, 2: 1}[self.party]  # public numbers are added to part 0
+        self._public_at = {0: 0, 1: None, 2: 1}[self.party]  # public numbers are added to share 0
 
     # Secrets in and out
 
@@ -216,8 +216,8 @@ class ReplicatedEngine(Engine):
         )
 
     def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
-        """Return the sum of three arrays, one drawn by each server."""
-        # Part j is stream k_j plus what server j-1 sends to server j: its draw minus stream k_(j-1).
+        """Return the shared sum of three arrays, one drawn by each server."""
+        # Share j is stream k_j plus the message from server j-1 to server j: its draw minus stream k_(j-1).
         first, second = (stream.next_integers(shape, self.ring) for stream in self._streams)
         rest = as_ring_array(draw(self.party), self.ring).reshape(shape) - first
         self._send_array(self._next, rest)
@@ -226,21 +226,21 @@ class ReplicatedEngine(Engine):
         return Shared([first + received, second + rest], self._public_at)
 
     def open(self, x: Shared) -> Ints:
-        """Return the integers themselves."""
+        """Open the integers."""
         words = self._drop_slack(x)
         return self._reveal(words) if self._openings is None else self._openings.open(words, self._reveal)
 
     def _reveal(self, words: Shared) -> Ints:
-        """Open integers of which all bits count."""
+        """Open integers without slack bits."""
         return arithmetic.to_signed(self._open_words(words, np.add)) >> self.slack_bits
 
     def is_all_zero(self, x: Shared) -> bool:
-        """Return whether all secrets are zero: then the sum of two parts is minus the third."""
+        """Return True if all secrets are zero: then the sum of two shares is minus the third."""
         first, second = self._drop_slack(x).parts
         return self._all_agree(-(first + second), second)
 
     def is_consistent(self, x: Shared) -> bool:
-        """Return whether servers that hold the same part hold the same numbers."""
+        """Return True if servers that hold the same share hold equal values."""
         return self._all_agree(x.parts[1], x.parts[0])
 
     # Products
@@ -258,7 +258,7 @@ class ReplicatedEngine(Engine):
         return self._share_sums(arithmetic.sum_matrix_products(_cross_terms(x, y)))
 
     def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
-        """Return the products added up along an axis."""
+        """Return the products summed along an axis."""
         return self._share_sums(arithmetic.sum_products_along(_cross_terms(x, y), axis))
 
     def multiply_many(self, products: Sequence[Product]) -> list[Shared]:
@@ -278,11 +278,11 @@ class ReplicatedEngine(Engine):
         return Bits([stream.next_integers(shape, np.dtype(dtype)) for stream in self._streams], self._public_at)
 
     def toss_coins(self, count: int) -> Ints:
-        """Return public random words. They are not a result, so subclasses that record openings do not record them."""
+        """Return public random words. Coins are not results, so subclasses do not record them as openings."""
         return self._open_words(self.random_words((count,)), np.bitwise_xor).view(np.int64)
 
     def isolate_parts(self, x: Parts, kind: type[Kind]) -> list[Kind]:
-        """Return a sharing of each of the three parts."""
+        """Return a sharing of each of the three shares."""
         zero = np.broadcast_to(np.zeros((), x.dtype), x.shape)
         return [
             kind([part if (self.party + at) % 3 == index else zero for at, part in enumerate(x.parts)], x.public_at)
@@ -292,9 +292,10 @@ class ReplicatedEngine(Engine):
     # Messages
 
     def _open_words(self, x: Parts, plus: Operation) -> RingArray:
-        """Open words to all three servers: each gets the part that it lacks from one, and its digest from the other.
+        """Open words to all three servers: each gets its missing share from one server, and a digest from the other.
 
-        Raise PartyError if they differ: one of the two does not follow the protocol, and the third cannot tell which.
+        Raise PartyError if share and digest differ: one of the two servers did not follow the protocol, but the third
+        cannot determine which.
         """
         self._send_bytes(self._previous, _hash_array(x.parts[1]))
         self._send_array(self._next, x.parts[0])
@@ -302,15 +303,17 @@ class ReplicatedEngine(Engine):
         agrees = bytes(self._links.receive(self._next)) == _hash_array(missing)
         self.stats.rounds += 1
         if not agrees:
-            raise PartyError("two servers sent different copies of a part. Hint: see the logs of all three servers.")
+            raise PartyError(
+                "two servers sent different copies of the same share. Hint: read the logs of all three servers."
+            )
         return np.asarray(plus(plus(*x.parts), missing))
 
     def _multiply_shared(
         self, x: Parts, y: Parts, times: Operation, plus: Operation, minus: Operation
     ) -> list[RingArray]:
-        """Return the pair of x*y: part i is x_i*y_i + x_i*y_(i+1) + x_(i+1)*y_i, masked, and sent to server i-1."""
+        """Return the pair of x*y: share i is x_i*y_i + x_i*y_(i+1) + x_(i+1)*y_i, masked, and is sent to server i-1."""
         if y.size > x.size:
-            x, y = y, x  # the sum of y's parts is stored: let y be the smaller
+            x, y = y, x  # the sum of y's shares is stored: let y be the smaller array
         shape = np.broadcast_shapes(x.shape, y.shape)
         x0, x1 = (np.broadcast_to(part, shape) for part in x.parts)
         y0, both = (np.broadcast_to(part, shape) for part in (y.parts[0], plus(*y.parts)))
@@ -323,7 +326,7 @@ class ReplicatedEngine(Engine):
         return self._reshare_parts(shape, x.dtype, fill_block, plus=plus, minus=minus)
 
     def _share_sums(self, sums: RingArray) -> Shared:
-        """Reshare a sum of products, of which each server has one part."""
+        """Reshare a sum of products, of which each server has one additive share."""
         self.stats.products += sums.size
         return Shared(self._reshare_parts(sums.shape, sums.dtype, None, into=sums), self._public_at)
 
@@ -337,10 +340,10 @@ class ReplicatedEngine(Engine):
         plus: Operation = np.add,
         minus: Operation = np.subtract,
     ) -> list[RingArray]:
-        """Reshare a secret of which each server has one part, computed by `fill` or given in `into`; return the pair.
+        """Reshare a secret from one additive share per server, computed by `fill` or given in `into`; return the pair.
 
-        The part is sent to the previous server, masked by stream k_i minus stream k_(i+1). Over the three servers these
-        masks add up to zero. To the receiver, who lacks k_(i+1), each is uniform.
+        The share is sent to the previous server, masked by stream k_i minus stream k_(i+1). The masks of the three
+        servers add up to zero. To the receiver, which lacks k_(i+1), each mask is uniform.
         """
         own = np.empty(shape, dtype) if into is None else into
         received = np.empty(shape, dtype)
@@ -361,13 +364,13 @@ class ReplicatedEngine(Engine):
         return [own, received]
 
     def _all_agree(self, claim: RingArray, own: RingArray) -> bool:
-        """Return True if every server's `own` equals what the previous server claims, by their digests."""
+        """Return True if every server's `own` has the same digest as the previous server's `claimed`."""
         self._send_bytes(self._next, _hash_array(claim))
         agrees = bytes(self._links.receive(self._previous)) == _hash_array(own)
         verdict = bytes([agrees])
         for other in (self._previous, self._next):
             self._send_bytes(other, verdict)
-        # Receive both verdicts before deciding: all servers then decide alike, and none is left waiting.
+        # Receive both verdicts before deciding, so that all servers decide alike and none is left waiting.
         verdicts = [bytes(self._links.receive(other)) for other in (self._previous, self._next)]
         self.stats.rounds += 2
         return agrees and verdicts == [b"\1", b"\1"]
@@ -382,14 +385,14 @@ class ReplicatedEngine(Engine):
         self._links.send(to, data)
 
     def _receive_into(self, words: RingArray, at: Index) -> None:
-        """Fill one block with the next message of the next server."""
+        """Fill one block with the next message from the next server."""
         words[at] = self._receive_array(self._next, words[at].shape, words.dtype)
 
     def _receive_array(self, sender: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> RingArray:
         """Return the words of the next message."""
         data = np.frombuffer(self._links.receive(sender), np.uint8)
         expected = int(np.prod(shape)) * dtype.itemsize
-        if data.size != expected:  # no length in the message: it could reveal the number of rows
+        if data.size != expected:  # the error message contains no length, which could reveal the number of rows
             raise PartyError(
                 f"server {sender} sent a message of unexpected length. "
                 "Hint: run the same version of the program on data of the same shape at all three servers.",
@@ -409,12 +412,12 @@ def _iter_blocks(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
 
 
 def _cross_terms(x: Shared, y: Shared) -> list[tuple[RingArray, RingArray]]:
-    """Return the factors whose products sum to this server's part of a product: see `_multiply_shared`."""
+    """Return the factors whose products sum to this server's additive share of a product: see `_multiply_shared`."""
     return [(x.parts[0], y.parts[0] + y.parts[1]), (x.parts[1], y.parts[0])]
 
 
 def _local_product(product: Product) -> RingArray:
-    """Return this server's part of a product."""
+    """Return this server's additive share of a product."""
     terms = _cross_terms(product.x, product.y)
     if product.kind == "matmul":
         return arithmetic.sum_matrix_products(terms)

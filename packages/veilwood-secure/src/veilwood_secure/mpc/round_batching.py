@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lockstep execution: several programs, such as the trees of a forest, share communication rounds.
 
-Each program runs until it needs a message, then the next one runs. When all of them wait, their messages are sent as
-one. The schedule depends on the order of the programs alone, so it is the same at all three servers.
+Each program runs until it needs a message, then the next program runs. When all programs wait, their messages are
+combined into one. The schedule depends only on the order of the programs, so it is the same at all three servers.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_in_lockstep(engine: Engine, programs: Sequence[Callable[[Engine], Result
 
 
 class _LaneStopped(BaseException):
-    """Raised inside a program because another one failed."""
+    """Raised inside a program because another program failed."""
 
 
 class _Lane(Engine):
@@ -109,7 +109,7 @@ class _Lane(Engine):
         return self._engine.constant(values)
 
     def load(self, parts: Sequence[RingArray]) -> Shared:
-        """Return the shared array of which this server holds `parts`."""
+        """Return the shared array of which this server holds the shares `parts`."""
         return self._engine.load(parts)
 
     def random_words(self, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]] = np.uint64) -> Bits:
@@ -117,7 +117,7 @@ class _Lane(Engine):
         return self._engine.random_words(shape, dtype)
 
     def isolate_parts(self, x: Parts, kind: type[Kind]) -> list[Kind]:
-        """Return a sharing of each of the three parts."""
+        """Return a sharing of each of the three shares."""
         return self._engine.isolate_parts(x, kind)
 
     # With a message
@@ -147,11 +147,11 @@ class _Lane(Engine):
         return self._request_operation("refresh", x)  # type: ignore[no-any-return]
 
     def open(self, x: Shared) -> Ints:
-        """Return the integers themselves."""
+        """Open the integers."""
         return self._request_operation("open", x)  # type: ignore[no-any-return]
 
     def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
-        """Return the sum of three arrays, one drawn by each server."""
+        """Return the shared sum of three arrays, one drawn by each server."""
         return self._request_operation("alone", self._engine.deal_sum, draw, shape)  # type: ignore[no-any-return]
 
     def toss_coins(self, count: int) -> Ints:
@@ -163,12 +163,12 @@ class _Lane(Engine):
         return self._request_operation("alone", self._engine.is_all_zero, x)  # type: ignore[no-any-return]
 
     def is_consistent(self, x: Shared) -> bool:
-        """Return True if servers that hold the same part hold equal values."""
+        """Return True if servers that hold the same share hold equal values."""
         return self._request_operation("alone", self._engine.is_consistent, x)  # type: ignore[no-any-return]
 
 
 def _serve_requests(engine: Engine, requests: Sequence[tuple[str, Any] | None]) -> list[Any]:
-    """Serve the pending requests of all programs, each kind in one message; return the answers."""
+    """Serve the pending requests of all programs, with one message per kind; return the answers."""
     answers: list[Any] = [None] * len(requests)
     groups: dict[Any, list[int]] = {}
     for index, request in enumerate(requests):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Secret shares of integers for three servers: splitting, joining, serialising, and sums of products in the ring.
 
-Owners and users need no more than this. Computation on shares is in engine.py.
+Owners and users need only this module. Computation on shares is in engine.py.
 
-An integer x is written as a sum of three parts x0 + x1 + x2 that wraps around. Server i gets the pair
-(x_i, x_(i+1)): any two servers can rebuild x, and the pair of one server is uniform whatever x is.
+An integer x is the sum of three shares x0 + x1 + x2, modulo the word size. Server i gets the pair (x_i, x_(i+1)): any
+two servers can reconstruct x, and the pair of one server is uniform for every x.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def sum_matrix_products(terms: Sequence[tuple[RingArray, RingArray]]) -> RingArr
             left = _split_limbs(x[..., start : start + step], bits, limbs)
             right = _split_limbs(y[..., start : start + step, :], bits, limbs)
             for place in range(limbs):
-                # Digits i + j = place; what lies above the word's width falls away in the shift.
+                # Digits i + j = place; bits above the word's width are lost in the shift.
                 for i in range(place + 1):
                     digit = np.matmul(left[i], right[place - i]).astype(np.uint64).astype(dtype)
                     total += digit << dtype.type(bits * place)
@@ -102,7 +102,7 @@ N_SERVERS = 3
 
 
 def share(values: ArrayLike, ring: type[np.unsignedinteger[Any]] = np.uint32) -> list[SharePair]:
-    """Split integers into the pairs of servers 0, 1 and 2, with randomness of the operating system.
+    """Split integers into the pairs of servers 0, 1 and 2, with randomness from the operating system.
 
     Examples
     --------
@@ -118,24 +118,24 @@ def share(values: ArrayLike, ring: type[np.unsignedinteger[Any]] = np.uint32) ->
 
 
 def reconstruct(pairs: Sequence[SharePair]) -> Ints:
-    """Reconstruct integers from the pairs of servers 0, 1 and 2. Servers that hold the same part must agree on it.
+    """Reconstruct integers from the pairs of servers 0, 1 and 2, if copies of the same share agree.
 
     Raises
     ------
     VeilwoodError
-        If two servers hold different numbers for the same part.
+        If two servers hold different values of the same share.
     """
     for i in range(N_SERVERS):
         if not np.array_equal(pairs[i][1], pairs[(i + 1) % N_SERVERS][0]):
             raise UnreadableError(
-                f"servers {i} and {(i + 1) % N_SERVERS} hold different values of the same part. "
-                "Hint: discard the result; one of them did not send what it computed."
+                f"servers {i} and {(i + 1) % N_SERVERS} hold different values of the same share. "
+                "Hint: discard the result; one of them did not follow the protocol."
             )
     return to_signed(pairs[0][0] + pairs[1][0] + pairs[2][0])
 
 
 def find_majority(messages: Sequence[bytes]) -> bytes:
-    """Return what at least two of three servers sent: with one server that deviates, that is what an honest one sent.
+    """Return the message that at least two of three servers sent. If at most one server deviates, it is correct.
 
     Examples
     --------
@@ -145,18 +145,18 @@ def find_majority(messages: Sequence[bytes]) -> bytes:
     for message in messages:
         if messages.count(message) > 1:
             return message
-    raise PartyError("the three servers sent different results, of which none is accepted. Hint: see their logs.")
+    raise PartyError("the three servers sent three different results, so none is accepted. Hint: read their logs.")
 
 
 def pair_to_bytes(pair: SharePair) -> bytes:
-    """Serialise a pair as little-endian words, first part first."""
+    """Serialise a pair as little-endian words, first share first."""
     return b"".join(np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<")).tobytes() for part in pair)
 
 
 def pair_from_bytes(
     data: bytes | memoryview, shape: tuple[int, ...], ring: type[np.unsignedinteger[Any]] = np.uint32
 ) -> SharePair:
-    """Parse the output of `pair_to_bytes`, of arrays of a shape that both sides know.
+    """Parse the output of `pair_to_bytes` for arrays of a known shape.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def pair_from_bytes(
     expected = 2 * int(np.prod(shape)) * word.itemsize
     if len(data) != expected:
         raise UnreadableError(
-            f"{len(data)} bytes are not a pair of shape {shape}, which takes {expected}. "
+            f"a pair of shape {shape} takes {expected} bytes, got {len(data)}. "
             "Hint: use the same shape and word type on both sides."
         )
     first, second = np.frombuffer(data, dtype=word).astype(ring, copy=False).reshape(2, *shape)

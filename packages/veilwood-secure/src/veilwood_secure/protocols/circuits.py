@@ -2,8 +2,8 @@
 """Circuits on shared integers and on bit-sliced shares: comparison, argmax, addition, lookup tables, counting.
 
 In bit slicing, a number is a stack of planes: its binary digits in two's complement, lowest first. A plane holds one
-bit per row, 64 rows to a word. "Exclusive or" is free and "and" takes a message, so circuits use few and shallow
-"and"s. Nothing is opened here, and messages depend on shapes alone.
+bit per row, 64 rows to a word. "Exclusive or" is local and "and" takes a message, so circuits use few and shallow
+"and"s. Nothing is opened here, and messages depend on shapes only.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from veilwood.arrays import AnyArray, Bools, NDArray
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 
 MAX_ALL_PAIRS = 16
-"""Candidates up to which all pairs are compared: more comparisons than a tournament, in a fraction of its rounds."""
+"""Maximum number of candidates of which all pairs are compared: more comparisons than a tournament, but fewer
+rounds."""
 
 RADIX, QUOTIENT_DIGITS = 16, 8
-"""Base and number of digits of quotients: more comparisons than base 2, in a quarter of the rounds."""
+"""Base and number of digits of quotients: more comparisons than with base 2, but a quarter of the rounds."""
 
 
 def absolute(engine: Engine, x: Shared) -> Shared:
@@ -50,7 +51,8 @@ def clip(engine: Engine, x: Shared, limit: int) -> Shared:
 def floor_divide(engine: Engine, x: Shared, y: Shared) -> Shared:
     """Return x // y, digit by digit, for x from 0 to 2^58, y from 1 to 2^26 and quotients below 2^32.
 
-    A digit is the number of the fifteen multiples of y, shifted to its place, that do not exceed the remainder.
+    A digit is the number of multiples of y (1 to 15 times, shifted to the digit's place) that do not exceed the
+    remainder.
     """
     remainder, quotient = x, x * 0
     times = np.arange(1, RADIX).reshape(-1, *[1] * len(x.shape))
@@ -77,7 +79,7 @@ def argmax(engine: Engine, x: Shared) -> Shared:
     """Return the index of the maximum along the first axis, one-hot encoded. Ties go to the lowest index.
 
     Up to ``MAX_ALL_PAIRS`` candidates are compared pairwise, in the rounds of one comparison. More are split into
-    groups, and the winners are compared again.
+    groups, and the winners of the groups are compared again.
     """
     count = x.shape[0]
     if count == 1:
@@ -85,7 +87,7 @@ def argmax(engine: Engine, x: Shared) -> Shared:
     if count > MAX_ALL_PAIRS:
         return _argmax_by_groups(engine, x)
     first, second = np.triu_indices(count, 1)
-    later_wins = engine.sign_bits(x[first] - x[second])  # ties go to the earlier one
+    later_wins = engine.sign_bits(x[first] - x[second])  # ties go to the earlier candidate
     verdicts = concatenate([later_wins, later_wins ^ 1], axis=0)
     place = np.empty((count, count), np.int64)  # index of the verdict that i wins against j
     place[second, first] = np.arange(len(first))
@@ -114,7 +116,7 @@ BitWords = NDArray[np.unsignedinteger[Any]]
 
 
 def decompose_bits(engine: Engine, x: Shared) -> Bits:
-    """Convert shared integers to shared bits (A2B): the words that owners packed their rows into."""
+    """Convert shared integers, the words into which owners packed their rows, to shared bits (A2B)."""
     u, v = engine.split(x)
     carries, propagates, reach = engine.land(u, v), u ^ v, 1
     total = propagates
@@ -125,7 +127,7 @@ def decompose_bits(engine: Engine, x: Shared) -> Bits:
 
 
 def public_planes(like: Bits, digits: Bools) -> Bits:
-    """Return planes of all ones or all zeros, by public digits. ``like`` is any plane of the right shape."""
+    """Return one constant plane per public digit, all ones or all zeros. ``like`` is any plane of the right shape."""
     words = np.where(digits, ALL_ONES, np.uint64(0)).reshape(*digits.shape, *[1] * len(like.shape))
     return (like & 0).broadcast_to((*digits.shape, *like.shape)) ^ words
 
@@ -170,12 +172,12 @@ def saturate(engine: Engine, x: Bits, n_digits: int) -> Bits:
     if len(x) <= n_digits:
         return concatenate([x, (x[:1] & 0).broadcast_to((n_digits - len(x), *x.shape[1:]))])
     small = and_reduce(engine, ~x[n_digits:])
-    # All ones unless it is small: ~(small & ~x).
+    # All ones unless the number is small: ~(small & ~x).
     return ~engine.land(small[None].broadcast_to((n_digits, *x.shape[1:])), ~x[:n_digits])
 
 
 def one_hot_bits(engine: Engine, x: Bits, n_values: int) -> Bits:
-    """Return one plane per value below ``n_values``, set in rows with that value. Other values set no plane."""
+    """Return one plane per value below ``n_values``, which marks the rows with that value. Other values set no bit."""
     if len(x) == 0:
         raise ValueError("a number without digits has no planes")
     if len(x) == 1:
@@ -188,7 +190,7 @@ def one_hot_bits(engine: Engine, x: Bits, n_values: int) -> Bits:
 
 
 def lookup(planes: Bits, values: Any, n_digits: int) -> Bits:
-    """Return the digits of a public table's value, selected by one-hot planes. No message."""
+    """Return the digits of the entry of a public table that one-hot planes select. No message."""
     digits = binary_digits(values, n_digits)
     return planes.map_parts(lambda part: np.stack([np.bitwise_xor.reduce(part[chosen], axis=0) for chosen in digits]))
 
@@ -203,7 +205,7 @@ def popcount(engine: Engine, planes: Bits) -> Shared:
         half = number.shape[-1] // 2
         number = add_bits(engine, number[..., :half], number[..., half:])
     lanes = WORD_BITS // 2
-    while lanes:  # fold the word: lanes above the remaining ones are ignored
+    while lanes:  # fold the word: lanes above the remaining lanes are ignored
         number = concatenate([number, number[:1] & 0])
         number = add_bits(engine, number, number >> lanes)
         lanes //= 2

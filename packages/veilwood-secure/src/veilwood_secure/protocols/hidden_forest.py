@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden forests: their plans, and training on shared rows with each row in one tree (appendix D of the paper).
+"""Hidden forests: plans, and training on shared rows with each row in one tree (appendix D of the paper).
 
-Single trees are in ``hidden_trees``, forests from sums over owners' rows in ``joint_forest``.
+Single trees are in ``hidden_trees``; forests fitted to sums over owners' rows are in ``joint_forest``.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class HiddenPlan:
 
 
 def level_epsilons(epsilon: Fraction, depth: int, *, even: bool = False) -> tuple[Fraction, ...]:
-    """Return the budgets of the levels of splits and, last, of the leaves. They sum to ``epsilon``.
+    """Return the budget of each level of splits and, last, of the leaves. The budgets sum to ``epsilon``.
 
-    With ``even``, all levels have the same budget, as the paper's CDP+PMPC-ID3 splits it.
+    With ``even``, all levels have the same budget, as in CDP+PMPC-ID3 of the paper.
 
     >>> [str(part) for part in level_epsilons(Fraction(1), 2)]
     ['3/25', '9/50', '7/10']
@@ -81,8 +81,8 @@ def plan_hidden_forest(
     -----
     Guarantee
 
-    Every prediction, and all of them together, is a function of the hidden forest, which costs ``plan.loss``: the
-    losses of the levels of one tree add up, and a row is in one tree only (proofs/secure.md, attacked by
+    All predictions together are a function of the hidden forest, whose privacy loss is ``plan.loss``: the losses of the
+    levels of one tree add up, and a row is in one tree only (proofs/secure.md, attacked by
     packages/veilwood-secure/tests/protocols/test_hidden_privacy.py::test_hidden_splits_cost_their_loss).
 
     Examples
@@ -161,14 +161,14 @@ def sampling_delta(epsilon: Fraction, draws: Sequence[tuple[Fraction, int]]) -> 
 def assign_rows_to_trees(engine: Engine, n_rows: int, n_trees: int) -> Ints:
     """Assign each row to one tree, by a key that the servers draw jointly.
 
-    Servers see the key; owners and users do not.
+    Servers know the key; owners and users do not.
 
     Notes
     -----
     Guarantee
 
-    The tree of a row depends on its index and the key alone, not on any row's values, so a forest costs as much as
-    one tree (proofs/disjoint-trees.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_forest.py).
+    The tree of a row depends on its index and the key alone, not on any row's values, so a forest has the privacy loss
+    of one tree (proofs/disjoint-trees.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_forest.py).
     """
     words = engine.open(engine.deal_sum(lambda server: entropy.random_integers(8, 32).astype(np.int64), (8,)))
     return Assignment(words.tobytes(), n_trees).trees_of_rows(0, 0, n_rows).astype(np.int64)
@@ -181,7 +181,7 @@ def select_tree_rows(records: SharedRows, tree_of_row: Ints, tree: int) -> Share
 
 
 def grow_hidden_forest(engine: Engine, records: SharedRows, planned: HiddenPlan) -> list[HiddenTree]:
-    """Train a hidden tree, or several on disjoint rows (ID3-based forest) in the rounds of one.
+    """Train a hidden tree, or several on disjoint rows (ID3-based forest) in the communication rounds of one tree.
 
     Everything stays in shares.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden trees: training and prediction on shares, with noisy maxima drawn inside the protocol.
+"""Hidden trees: training and prediction on shares, with noisy-max selection inside the protocol.
 
 Multiway trees come first, binary trees below. Nothing is opened here. Forests and their plans are in
 ``hidden_forest``, public trees in ``public_trees``.
@@ -9,7 +9,7 @@ Multiway trees come first, binary trees below. Nothing is opened here. Forests a
 | n, m, w, u | rows, features, values of a feature, classes, as in ``records`` |
 | W | nodes of a level: w (binary trees: 2) to the power of its depth |
 | S, q | one-hot values of all features; candidate cuts (binary trees) |
-| g | numbers signed_classes for each cell: the u class counts, or for two classes their difference alone |
+| g | numbers per cell: the u class counts, or for two classes only their difference |
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ MAX_BINARY_LEVELS: Final = 12
 
 @dataclass(frozen=True)
 class Recipe:
-    """Public parameters of a hidden tree: shape and noise scales."""
+    """Public parameters of a hidden tree: domain, depth and noise scales."""
 
     domain: Domain
-    """The shape of rows."""
+    """The public shape of rows."""
     split_scales: tuple[Fraction | None, ...]
     """For each level, the scale of the geometric noise on the scores of features; None for no noise."""
     leaf_scale: Fraction | None
     """The scale of the noise on the class counts of leaves; None for no noise."""
     leaf_mechanism: Literal["noisy-max", "laplace", "exponential"] = "noisy-max"
-    """Selection of the classes of leaves: by geometric noise, or by one of the paper's two mechanisms. These are
-    discrete Laplace noise on counts, and the exponential mechanism at an epsilon of 1/``leaf_scale``."""
+    """Mechanism that selects the classes of leaves: geometric noise, or one of the paper's two mechanisms, which are
+    discrete Laplace noise on counts and the exponential mechanism with an epsilon of 1/``leaf_scale``."""
     n_cuts: int | None = None
     """Number of candidate cuts of a node in binary trees; None for multiway trees, with one branch per value."""
 
@@ -80,9 +80,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class TreeNoise:
-    """Secret noise of one tree: shape (m, W) for each level, (u, W) for the leaves, or None.
+    """Secret noise of one tree: an array of shape (m, W) for each level and (u, W) for the leaves, or None.
 
-    It does not depend on data and can be drawn before the data arrive. The exponential mechanism has none.
+    The noise does not depend on data and can be drawn before the data arrive. The exponential mechanism uses None.
     """
 
     splits: tuple[Shared | None, ...]
@@ -104,7 +104,7 @@ def draw_tree_noise(engine: Engine, recipe: Recipe) -> TreeNoise:
 
 @dataclass(frozen=True)
 class HiddenTree:
-    """A complete tree in shares.
+    """Complete hidden tree in shares.
 
     ``splits[l]`` holds the feature of each node at depth l as one-hot, shape (m, W); ``leaves`` the class of each
     leaf as one-hot, shape (u, W). Branch v of node i is node i w + v of the next level.
@@ -122,8 +122,8 @@ def grow_hidden_tree(engine: Engine, records: SharedRows, recipe: Recipe, tree_n
     Guarantee
 
     A server sees uniformly random shares only, whatever the rows. With geometric noise at every level and at the
-    leaves, the tree and hence any number of its predictions cost the sum over the levels of 1/scale
-    (proofs/secure.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_privacy.py).
+    leaves, the privacy loss of the tree, and hence of any number of its predictions, is the sum of 1/scale over the
+    levels (proofs/secure.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_privacy.py).
     """
     domain, n = recipe.domain, records.n_rows
     m, w, two = domain.n_features, domain.width, domain.n_classes == 2
@@ -134,7 +134,7 @@ def grow_hidden_tree(engine: Engine, records: SharedRows, recipe: Recipe, tree_n
     cells = engine.mul(records.features.reshape(1, m, w, n), signed_classes.reshape(g, 1, 1, n))
 
     splits: list[Shared] = []
-    rows_in: Shared | None = None  # (W, n): which rows are in which node; None for the root, which has all
+    rows_in: Shared | None = None  # (W, n): which rows are in which node; None for the root, which has all rows
     free = engine.constant(np.ones((m, 1), np.int64))  # (m, W): 1 for features not used on the path
     counts = cells.sum(axis=3).reshape(g, m, w, 1)  # (g, m, w, W)
     for level in range(recipe.depth):
@@ -159,16 +159,16 @@ def grow_hidden_tree(engine: Engine, records: SharedRows, recipe: Recipe, tree_n
             rows_in = _descend_multiway(engine, rows_in, branch)
             counts = engine.matmul(cells.reshape(g * m * w, n), rows_in.transpose()).reshape(g, m, w, nodes * w)
 
-    # The counts of the leaves are in the last table: those of the chosen feature.
+    # The counts of the leaves are in the last table: select the counts of the chosen feature.
     totals = engine.dot(counts, splits[-1].reshape(1, m, 1, -1), axis=1)  # (g, w, W)
     labels = label_leaves(engine, totals.transpose(0, 2, 1).reshape(g, -1), recipe, tree_noise.leaves)
     return HiddenTree(tuple(splits), labels)
 
 
 def label_leaves(engine: Engine, totals: Shared, recipe: Recipe, extra: Shared | None) -> Shared:
-    """Select the class of each leaf from its counts, or from the difference of two; one-hot, shape (u, W)."""
+    """Select the class of each leaf from its counts, or from the difference of two counts; one-hot, (u, W)."""
     if recipe.leaf_mechanism == "exponential" and recipe.leaf_scale is not None:
-        # Weights depend on differences of counts alone, so the second of two classes may count as 0.
+        # Weights depend on differences of counts only, so the count of the second of two classes can be set to 0.
         counts = totals if totals.shape[0] > 1 else concatenate([totals, totals * 0])
         return noise.select_exponential(engine, counts, 1 / recipe.leaf_scale)
     if totals.shape[0] > 1:
@@ -179,7 +179,7 @@ def label_leaves(engine: Engine, totals: Shared, recipe: Recipe, extra: Shared |
 
 
 def _row_branches(engine: Engine, features: Shared, chosen: Shared, rows_in: Shared | None) -> Shared:
-    """Return the value of each row in the feature of its node, one-hot, shape (w, n)."""
+    """Return the value of each row in the split feature of its node, one-hot, shape (w, n)."""
     m, w, n = features.shape
     if rows_in is None:
         return engine.matmul(chosen.transpose(), features.reshape(m, w * n)).reshape(w, n)
@@ -213,7 +213,7 @@ def classify_queries(engine: Engine, tree: HiddenTree, queries: Shared) -> Share
 
 
 def sum_votes(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
-    """Return the votes of all trees for each class, in the rounds of one; shape (u, queries)."""
+    """Return the votes of all trees for each class, in the communication rounds of one tree; shape (u, queries)."""
     cast = run_in_lockstep(engine, [partial(classify_queries, tree=tree, queries=queries) for tree in trees])
     total = cast[0]
     for one in cast[1:]:
@@ -222,9 +222,9 @@ def sum_votes(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> S
 
 
 def predict_queries(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
-    """Return the place of the predicted class of each query: most votes, the first class of equals.
+    """Return the index of the predicted class of each query: the class with the most votes. Ties go to the first class.
 
-    The shares are fresh, so they can be handed to the user as they are.
+    The shares are fresh, so they can be sent to the user unchanged.
     """
     total = sum_votes(engine, trees, queries)
     winner = total if len(trees) == 1 else argmax(engine, total)
@@ -249,7 +249,7 @@ class CutCandidates:
 
     @property
     def n_cuts(self) -> int:
-        """Number of cuts. A column of two values has one cut."""
+        """Number of cuts. A column with two values has one cut."""
         return sum(
             size - 1 if number or size == 2 else size for size, number in zip(self.sizes, self.ordered, strict=True)
         )
@@ -274,7 +274,7 @@ def grow_binary_tree(
     Guarantee
 
     A row is in one node of a level and on one side of each cut. The score of a cut is the number of rows of the most
-    frequent class, summed over both sides, so a row increases it by 0 or 1: the cost is that of
+    frequent class, summed over both sides, so a row increases it by 0 or 1: the privacy loss is that of
     ``grow_hidden_tree`` (proofs/secure.md, attacked by packages/veilwood-secure/tests/protocols/test_binary_tree.py).
     """
     n, two = features.shape[-1], recipe.domain.n_classes == 2
@@ -303,7 +303,7 @@ def grow_binary_tree(
         splits.append(chosen)
         if level + 1 < recipe.depth:
             rows_in = _descend_binary(engine, left, chosen, rows_in)
-    # The counts of the leaves are in the last table: the sides of the chosen cut.
+    # The counts of the leaves are in the last table: select both sides of the chosen cut.
     first = engine.dot(counts, chosen.reshape(q, 1, -1), axis=0)  # (g, W)
     leaves = stack([first, totals - first], axis=2).reshape(g, -1)
     return HiddenTree(tuple(splits), label_leaves(engine, leaves, recipe, tree_noise.leaves))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Federated fitting: owners and three servers run an ordinary method with a secret-shared source and door.
+"""Federated fitting: owners and three servers run an ordinary method with a secret-shared source and release door.
 
-All parties run ``method.measure_rows`` on the same public design. Owners sum over their own rows and share the sums.
-Servers add the owners' shares, draw noise on shares and open the result. The analyst replays the opened values. The
-next query depends on opened values only, so all parties run the same queries. Hidden trees are in ``hidden_forest``;
-queries on rows that are themselves in shares are in ``shared_backend``.
+All parties run ``method.measure_rows`` on the same public design. Each owner sums over its own rows and secret-shares
+the sums. Servers add the owners' shares, draw noise on shares and open the result. The analyst replays the opened
+values. The next query depends on opened values only, so all parties run the same queries. Hidden trees are in
+``hidden_forest``; queries on secret-shared rows are in ``shared_backend``.
 """
 
 from __future__ import annotations
@@ -51,31 +51,32 @@ NoiseProtocol = Literal["dealt", "sampled"]
 NOISE_PROTOCOLS: tuple[NoiseProtocol, ...] = ("dealt", "sampled")
 
 RING = np.uint64
-"""Word type of sums: weighted sums of a matrix strategy can exceed 32 bits."""
+"""Word type of sums. Weighted sums of a matrix strategy can exceed 32 bits."""
 
 DEALT_VARIANCE_FACTOR = Fraction(3, 2)
-"""Three servers deal half a discrete Laplace each, so that any two parts suffice."""
+"""Each of the three servers draws half a discrete Laplace variable, so that the draws of any two suffice."""
 
 DEALT_JOINT_VARIANCE: Final = 2.0
-"""Variance of joint noise, in multiples of one draw: two servers deal a draw each, so that either one suffices."""
+"""Variance of joint noise, in multiples of one draw: two servers draw the full noise each, so that either draw
+suffices."""
 
 ADAPTIVE_DELTA: Final = Fraction(9, 10**13)
-"""Bound on the delta of all noise in an adaptive fit; the door rejects any step beyond it."""
+"""Bound on the delta of all noise in an adaptive fit; the release door rejects any step that would exceed it."""
 
 EXCLUDED_SCORE_BITS: Final = 3
-"""The score of inadmissible candidates is minus 2 to the counted bits less this many."""
+"""Inadmissible candidates have a score of -2 to the power of (counted bits minus this number)."""
 
 
-# Public agreement of all parties
+# Public design, on which all parties agree
 
 
 def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
-    """Return the public design that all parties derive.
+    """Return the public design that all parties derive from the estimator.
 
     Raise ``UseError`` or ``PlanError`` if it cannot be released jointly or differs from the charged plan.
     """
     if not isinstance(estimator, BaseForest):
-        raise UseError(f"{type(estimator).__name__} has no method that owners and servers can run.")
+        raise UseError(f"{type(estimator).__name__} has no method that owners and servers can run jointly.")
     if not isinstance(estimator.random_state, int | np.integer):
         raise UseError(
             f"random_state={estimator.random_state!r}: owners must grow the same trees. Hint: pass a public integer."
@@ -100,7 +101,7 @@ def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
                 f"step {step.name!r} is planned with {step.mechanism_text}, but servers add discrete Laplace noise or "
                 "select by noisy maxima. Hint: use delta=0, a finite epsilon and, if there is one, selection='flip'."
             )
-    own = design.plan  # without the delta of noise sampled on shares
+    own = design.plan  # compared without the delta of noise sampled on shares
     if charged is not None and (own.neighbours, own.loss.epsilon) != (charged.neighbours, charged.loss.epsilon):
         raise PlanError(
             f"the release costs {own.loss} for {own.neighbours}; charged: {charged.loss} for {charged.neighbours}."
@@ -109,12 +110,12 @@ def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
 
 
 def needs_online_owners(estimator: Any) -> bool:
-    """Return True if owners must answer several queries, rather than share one array of sums and leave."""
+    """Return True if owners must stay online to answer several queries, rather than share one array of sums."""
     return not isinstance(estimator, OnePassForest)
 
 
 def joint_plan(estimator: Any, noise_protocol: NoiseProtocol) -> Plan:
-    """Return the plan that servers execute: with the variance of dealt noise, or the delta of sampled noise."""
+    """Return the plan that servers execute, with the variance of dealt noise or the delta of sampled noise."""
     plan = joint_design(estimator).plan
     assert plan.loss.epsilon is not None
     if needs_online_owners(estimator):
@@ -131,7 +132,7 @@ def joint_plan(estimator: Any, noise_protocol: NoiseProtocol) -> Plan:
         draws = [(_laplace_scale(step), 2 * math.prod(step.shape)) for step in plan.steps]
         return replace(plan, loss=Loss(plan.loss.epsilon, sampling_delta(plan.loss.epsilon, draws)))
     for step in plan.steps:
-        if _laplace_scale(step) > noise.MAX_DEALT_SCALE:  # here, before anything is charged
+        if _laplace_scale(step) > noise.MAX_DEALT_SCALE:  # raised here, before anything is charged
             raise MechanismError(
                 f"step {step.name!r} needs noise of scale {float(_laplace_scale(step)):.6g}, but servers deal at most "
                 f"{noise.MAX_DEALT_SCALE}. Hint: use noise_protocol='sampled', or increase epsilon."
@@ -140,7 +141,7 @@ def joint_plan(estimator: Any, noise_protocol: NoiseProtocol) -> Plan:
 
 
 def default_noise_protocol(estimator: Any) -> NoiseProtocol:
-    """Return "dealt", which takes one round, unless selections or noise beyond the dealt range require "sampled"."""
+    """Return "dealt", which takes one round, unless selections or a noise scale beyond its limit require "sampled"."""
     if needs_online_owners(estimator):
         return "sampled"
     wide = any(_laplace_scale(step) > noise.MAX_DEALT_SCALE for step in joint_design(estimator).plan.steps)
@@ -150,7 +151,7 @@ def default_noise_protocol(estimator: Any) -> NoiseProtocol:
 def server_participation(
     estimator: BaseForest, noise_protocol: NoiseProtocol, shared_input: Literal["counts", "rows", "columns"]
 ) -> ServerParticipation:
-    """Return the role of the servers. If the estimator may release several tables at once, they deal joint noise."""
+    """Return the role of the servers. They deal joint noise if the estimator may release several tables at once."""
     deals_joint_noise = noise_protocol == "sampled" and isinstance(estimator._make_method(), PrivateForest)
     return ServerParticipation("both" if deals_joint_noise else noise_protocol, shared_input)
 
@@ -164,7 +165,7 @@ def _laplace_scale(step: Step) -> Fraction:
 
 
 class ServerChannels:
-    """Channels of an online owner to the three servers."""
+    """Channels from an online owner to the three servers."""
 
     def __init__(self, channels: Sequence[OwnerChannel]) -> None:
         self._channels = channels
@@ -188,12 +189,12 @@ def parse_opened(data: bytes, count: int) -> Ints:
 
 @dataclass(frozen=True, repr=False)
 class OwnerRowSource(Source):
-    """An owner's rows: their sums are shared with the servers and replaced by zeros here."""
+    """Source of an owner's rows. Their sums are secret-shared with the servers and replaced by zeros here."""
 
     servers: ServerChannels | None = None
 
     def share_sums(self, sums: Ints) -> Ints:
-        """Share the sums with the servers and return zeros."""
+        """Secret-share the sums with the servers and return zeros."""
         assert self.servers is not None
         self.servers.send_share(np.asarray(sums, np.int64))
         return np.zeros(sums.shape, np.int64)
@@ -205,9 +206,9 @@ class OwnerRowSource(Source):
 
 
 def run_owner(estimator: BaseForest, plan: Plan, X: Any, y: Any, channels: Sequence[OwnerChannel]) -> None:
-    """Answer queries on an owner's rows until the method has ended.
+    """Answer queries on an owner's rows until the method ends.
 
-    The estimator's ledger is charged here. In a deployment the owner's own ledger is charged before (``roles.owner``).
+    The estimator's ledger is charged here. In a deployment the owner's own ledger is charged earlier (``roles.owner``).
 
     Notes
     -----
@@ -241,9 +242,9 @@ class OnlineOwners:
         -----
         Guarantee
 
-        A deviating owner adds a constant to the sums of others (an additive attack) and turns no small difference into
-        a large one
-        (proofs/secure-joint.md, attacked by packages/veilwood-secure/tests/protocols/test_joint_private_forest.py).
+        A deviating owner can only add a constant to the sums of others (an additive attack); it cannot turn a small
+        difference into a large one (proofs/secure-joint.md, attacked by
+        packages/veilwood-secure/tests/protocols/test_joint_private_forest.py).
         """
         owners = sorted(self._channels)  # the same order at all servers, independent of arrival
         parts = {owner: self._engine.load(self._receive_share(owner, shape)) for owner in owners}
@@ -280,7 +281,7 @@ def sum_shares(parts: Sequence[Shared]) -> Shared:
 
 @dataclass(frozen=True, repr=False)
 class SharedSums(Source):
-    """Source of a server: it has no rows, and sums arrive in shares."""
+    """Source of a server, which has no rows: sums arrive in shares."""
 
     engine: Engine | None = None
     collect: Callable[[tuple[int, ...]], Shared] | None = None
@@ -291,7 +292,7 @@ class SharedSums(Source):
         return cls(no_batches, False, 1, engine, collect)
 
     def share_sums(self, sums: Ints) -> Ints:
-        """Return the shares of all owners in place of sums over no rows."""
+        """Return the shared sums over all owners' rows, in place of sums over this server's rows."""
         assert self.engine is not None
         assert self.collect is not None
         found: Any = SecretArray(self.engine, self.collect(sums.shape))
@@ -304,7 +305,7 @@ class SharedSums(Source):
 
 
 def no_batches() -> Iterator[Callable[[], Batch]]:
-    """Return no batches."""
+    """Return no batches: a server has no rows."""
     return iter(())
 
 
@@ -322,7 +323,7 @@ def run_server(
     -----
     Guarantee
 
-    The opened values cost the plan's loss, also towards one of the servers (proofs/secure-joint.md, attacked by
+    The opened values have the plan's privacy loss, also towards one of the servers (proofs/secure-joint.md, attacked by
     packages/veilwood-secure/tests/protocols/test_joint_forest.py and
     packages/veilwood-secure/tests/protocols/test_joint_private_forest.py).
     """
@@ -411,15 +412,15 @@ class ServerDoor(UnchargedDoor):
 
 
 def _to_shared(engine: Engine, exact: Any) -> Shared:
-    """Return exact numbers in shares. Numbers that no row can change, such as unused leaves, are public zeros."""
+    """Return exact numbers in shares. Numbers that no row can change, such as unused leaves, become public zeros."""
     return exact.shared if isinstance(exact, SecretArray) else engine.constant(exact)
 
 
-# One array of sums, shared once
+# One array of sums that is shared once
 
 
 def compute_owner_sums(estimator: Any, X: Any, y: Any = None) -> Ints:
-    """Return the exact sums over an owner's rows. They must be shared, never sent in plaintext."""
+    """Return the exact sums over an owner's rows, to be secret-shared and never sent in plaintext."""
     design = joint_design(estimator)
     source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
     return source.aggregate(estimator._make_method().make_count(design), n_jobs=estimator.n_jobs).ravel()
@@ -466,7 +467,7 @@ class JointDoor(Door):
 
 
 class AnalystDoor(JointDoor):
-    """Door of an analyst: has the plan executed when the first value is needed, and replays the opened values."""
+    """Release door of an analyst: starts the plan when the first value is needed, and replays the opened values."""
 
     def __init__(
         self, plan: Plan, ledger: Ledger, execute: Callable[[], Ints], participation: ServerParticipation
@@ -478,7 +479,7 @@ class AnalystDoor(JointDoor):
         if self._opened is None:
             self._opened = self._execute()
         if len(self._opened) < count:
-            raise PartyError("the servers released fewer numbers than the plan has.")
+            raise PartyError("the servers released fewer numbers than the plan requires.")
         first, self._opened = self._opened[:count], self._opened[count:]
         return first
 
@@ -487,15 +488,15 @@ class AnalystDoor(JointDoor):
     ) -> None:
         super().__exit__(kind, error, trace)
         if error is None and self._opened is not None and len(self._opened):
-            raise PartyError("the servers released more numbers than the plan has.")
+            raise PartyError("the servers released more numbers than the plan requires.")
 
 
 @dataclass(frozen=True, repr=False)
 class NoRows(Source):
-    """Source of an analyst: no rows. All sums are zeros, which the door replaces."""
+    """Source of an analyst, which has no rows. All sums are zeros, which the release door replaces."""
 
     def select_part(self, row_filter: RowFilter) -> Source:
-        """Raise UseError: the analyst cannot choose among rows that it does not see."""
+        """Raise UseError: the analyst cannot select rows that it does not have."""
         raise UseError(
             "rows of several owners cannot be held out. Hint: evaluate on a separate table with vw.evaluate."
         )
@@ -512,8 +513,8 @@ class Parties(JointRows):
     Parameters
     ----------
     noise_protocol : {"dealt", "sampled"}, optional
-        Each server adds a part of the noise, or all three sample it on shares. By default, dealt noise if it is
-        sufficient.
+        With "dealt", each server adds noise that it draws itself; with "sampled", all three sample the noise on shares.
+        By default, dealt noise if it is sufficient.
     """
 
     def __init__(self, noise_protocol: NoiseProtocol | None = None) -> None:
@@ -525,7 +526,7 @@ class Parties(JointRows):
 
     @abstractmethod
     def release(self, estimator: BaseForest, plan: Plan) -> Ints:
-        """Have owners and servers execute the plan. Return the opened values in order, flattened."""
+        """Let owners and servers execute the plan. Return the opened values in order, flattened."""
 
     def resolve_noise_protocol(self, estimator: BaseForest) -> NoiseProtocol:
         """Return the requested noise protocol, or the default of the estimator."""

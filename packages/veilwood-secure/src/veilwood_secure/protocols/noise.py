@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Geometric and discrete Laplace noise in shares: sampled so that no server knows it, or dealt in parts by the servers.
+"""Geometric and discrete Laplace noise in shares: sampled on shares, unknown to every server, or dealt by the servers.
 
 The exponential mechanism, whose randomness cannot be drawn before the data arrive, is at the end.
 
-Sensitivities and privacy claims are elsewhere, plaintext samplers in ``veilwood.privacy.samplers``.
+Sensitivities and privacy claims are in the calling modules, plaintext samplers in ``veilwood.privacy.samplers``.
 
 | symbol | meaning |
 |---|---|
@@ -39,7 +39,7 @@ MAX_DEALT_SCALE = 1 << 12  # rejection sampling takes about b**1.5 coins per dra
 
 
 def geometric(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
-    """Draw integers from P(z) proportional to exp(-z/scale) on z = 0, 1, 2, ... that no server knows.
+    """Draw secret integers, unknown to every server, from P(z) proportional to exp(-z/scale) on z = 0, 1, 2, ...
 
     Examples
     --------
@@ -53,7 +53,7 @@ def geometric(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared
 
 
 def discrete_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
-    """Draw integers from P(x) proportional to exp(-abs(x)/scale) that no server knows.
+    """Draw secret integers, unknown to every server, from P(x) proportional to exp(-abs(x)/scale).
 
     The noise does not depend on data and can be drawn before the data arrive.
 
@@ -68,10 +68,10 @@ def discrete_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) ->
 
 
 def dealt_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
-    """Return the sum of three parts, each drawn and known by one server. Any two parts sum to a discrete Laplace.
+    """Return the shared sum of three draws, one known to each server. Any two draws sum to a discrete Laplace variable.
 
-    One round. A server can subtract its own part; what remains is discrete Laplace noise of this scale. To everybody
-    else the noise has 1.5 times the variance.
+    This takes one round. A server can subtract its own draw; discrete Laplace noise of this scale remains. For
+    everybody else the noise has 1.5 times the variance.
     """
     if not 0 < scale <= MAX_DEALT_SCALE:
         raise MechanismError(
@@ -87,8 +87,8 @@ def dealt_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Sh
 def dealt_joint_laplace(engine: Engine, mechanism: JointLaplace, shape: tuple[int, ...]) -> Shared:
     """Return the sum of two draws of joint noise, one known by server 0 and one by server 1; one round.
 
-    A server can subtract its own draw at most; what remains is the noise of the mechanism. Checked servers verify that
-    the sum is one that two such draws can have.
+    A server can subtract only its own draw; the noise of the mechanism remains. Checked servers verify that the sum is
+    possible for two such draws.
     """
     total = engine.deal_sum(
         lambda server: mechanism.sample(shape[1]) if server < 2 else np.zeros(shape, np.int64), shape
@@ -97,7 +97,7 @@ def dealt_joint_laplace(engine: Engine, mechanism: JointLaplace, shape: tuple[in
         bound = 2 * joint_noise_bound(mechanism)
         too_large = engine.is_negative(concatenate([total + bound, bound - total]))
         if not engine.is_all_zero(too_large.sum().reshape(1)):
-            raise DeviationError("a part of the noise is larger than such noise can be")
+            raise DeviationError("the noise dealt by a server exceeds its bound")
     return total
 
 
@@ -105,7 +105,7 @@ TAIL_EXPONENT: Final = 60 * math.log(2)  # draws exceed their bound with probabi
 
 
 def joint_noise_bound(mechanism: JointLaplace) -> int:
-    """Return a bound that no entry of a draw exceeds, except with probability 2^-60.
+    """Return a bound that all entries of a draw satisfy, except with probability 2^-60.
 
     On real numbers the norm, divided by the scale, has a gamma distribution with as many degrees of freedom as the
     tables have; unit cubes around integers change the norm by at most half a table (proofs/secure-checked.md).
@@ -123,12 +123,12 @@ def joint_noise_bound(mechanism: JointLaplace) -> int:
 
 
 def max_draw(scale: Fraction) -> int:
-    """Return the largest integer that `geometric` can draw, and the largest magnitude that `discrete_laplace` can."""
+    """Return the largest integer that `geometric` can draw; no magnitude drawn by `discrete_laplace` exceeds it."""
     return (1 << len(_digit_thresholds(scale))) - 1
 
 
 def total_variation(scale: Fraction, count: int) -> Fraction:
-    """Bound the total variation distance of `count` geometric draws from exact ones; a Laplace counts as two.
+    """Bound the total variation distance of `count` geometric draws from exact draws; a Laplace draw counts as two.
 
     Examples
     --------
@@ -166,7 +166,7 @@ def _count_heads(coins: Ints) -> Ints:
         batch = words[start:stop]
         owner = np.repeat(np.arange(start, stop), batch)
         tossed = entropy.random_integers(int(batch.sum()), WORD_BITS).copy()
-        # The last word of each is used in part: shift the surplus bits out.
+        # The last word of each draw is partly used: shift the surplus bits out.
         last = np.cumsum(batch)[batch > 0] - 1
         surplus = (batch * WORD_BITS - coins[start:stop])[batch > 0]
         tossed[last] >>= surplus.astype(np.uint64)
@@ -176,7 +176,7 @@ def _count_heads(coins: Ints) -> Ints:
 
 
 def _sum_signed_geometrics(engine: Engine, scale: Fraction, shape: tuple[int, ...], signs: tuple[int, ...]) -> Shared:
-    """Return the sum of one geometric draw for each sign."""
+    """Return the sum over the signs of sign times a geometric draw."""
     if scale <= 0:
         raise MechanismError(f"scale must be positive, got {scale}. Hint: pass sensitivity / epsilon.")
     thresholds = _digit_thresholds(scale)
@@ -204,10 +204,10 @@ def _sum_signed_geometrics(engine: Engine, scale: Fraction, shape: tuple[int, ..
 
 
 def _uniform_below(engine: Engine, thresholds: list[int], words: int) -> Bits:
-    """Return secret bits, 1 where a fresh uniform number of PRECISION bits is below its row's threshold.
+    """Return secret bits that are 1 if a fresh uniform number of PRECISION bits is below its row's threshold.
 
     The numbers are bit-sliced: words[k] holds bit k of 64 numbers. A tree of depth log2(PRECISION) combines `less` and
-    `equal` of ever longer pieces, the most significant first.
+    `equal` of increasingly long pieces, the most significant first.
     """
     uniform = engine.random_words((PRECISION_BITS, len(thresholds), words))
     ones = np.uint64(2**WORD_BITS - 1)
@@ -252,8 +252,8 @@ MAX_COMPARISONS = 1 << 24  # per selection, which bounds memory
 def exponential_delta(epsilon: Fraction, n_candidates: int, n_selections: int) -> float:
     """Return a bound on the delta of ``n_selections`` selections, due to rounding of weights and of the uniform number.
 
-    The error of a weight is less than one unit of a total of at least 2^WEIGHT_BITS, that of a boundary less than one
-    coin.
+    The error of a weight is less than one unit of a total of at least 2^WEIGHT_BITS; the error of a boundary is less
+    than one coin.
     """
     distance = n_selections * n_candidates * (2.0**-WEIGHT_BITS + 2.0**-COIN_BITS)
     return (1 + math.exp(epsilon)) * distance
@@ -269,7 +269,7 @@ def weight_steps(epsilon: Fraction, n_scores: int) -> Ints:
     if n_gaps * n_scores > MAX_COMPARISONS:
         raise MechanismError(
             f"epsilon={float(epsilon):g} needs {n_gaps * n_scores:,} comparisons for exponential weights. "
-            "Hint: reduce the depth, or choose another mechanism, which needs few."
+            "Hint: reduce the depth, or choose a mechanism with fewer comparisons."
         )
     table = np.floor(2.0**WEIGHT_BITS * np.exp(-rate * np.arange(n_gaps)))
     steps: Ints = (table - np.append(table[1:], 0)).astype(np.int64)

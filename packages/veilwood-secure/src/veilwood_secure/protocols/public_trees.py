@@ -27,8 +27,8 @@ from veilwood_secure.protocols.records import Domain, SharedRows
 class PlainTree:
     """Plaintext multiway tree: the feature of each node, level by level, and the class of each leaf.
 
-    A node that splits on feature f has ``sizes[f]`` branches. The nodes of the next level are the branches of this
-    one, in order.
+    A node that splits on feature f has ``sizes[f]`` branches. The nodes of the next level are the branches of the
+    current level, in order.
     """
 
     splits: tuple[Ints, ...]
@@ -55,7 +55,7 @@ class PendingLevel:
 
     depth: int
     unused_features: Bools  # (m, nodes): features not yet used on the path to a node
-    scores: Callable[[Engine], Shared]  # (m, nodes): the max operator plus 1, and 0 where a feature was used
+    scores: Callable[[Engine], Shared]  # (m, nodes): the max operator plus 1, or 0 if the feature was used
 
 
 SelectFeatures = Callable[[Engine, PendingLevel], Ints]
@@ -73,7 +73,7 @@ def grow_public_tree(
     select_features: SelectFeatures,
     select_labels: SelectLabels,
 ) -> PlainTree:
-    """Train a public tree level by level, all nodes of a level in the same rounds.
+    """Train a public tree level by level, with all nodes of a level in the same communication rounds.
 
     Nothing is opened except by ``select_features`` and ``select_labels``. A node has one branch per value of its
     feature: since features are public, no dummy branches are needed.
@@ -84,10 +84,10 @@ def grow_public_tree(
     sizes = np.array(domain.sizes)
     cells = engine.mul(records.features.reshape(1, m, w, n), records.classes.reshape(u, 1, 1, n))
     counts = cells.sum(axis=3).reshape(u, m, w, 1)
-    rows_in: Shared | None = None  # (nodes, n); None for the root, which has all
+    rows_in: Shared | None = None  # (nodes, n); None for the root, which has all rows
     free = np.ones((m, 1), bool)
     splits: list[Ints] = []
-    parent, feature, value = np.zeros((3, 0), np.int64)  # of the nodes of a level below the root
+    parent, feature, value = np.zeros((3, 0), np.int64)  # class counts of the nodes of a level below the root
     for level in range(depth):
         if level:
             branch = records.features[feature, value]
@@ -100,7 +100,7 @@ def grow_public_tree(
         feature = chosen[parent]
         value = np.arange(len(parent)) - np.repeat(np.cumsum(sizes[chosen]) - sizes[chosen], sizes[chosen])
         free = free[:, parent] & (np.arange(m)[:, None] != feature)
-    totals = counts[:, feature, value, parent]  # of the leaves, taken from the last table
+    totals = counts[:, feature, value, parent]  # class counts of the leaves, taken from the last table
     return PlainTree(tuple(splits), select_labels(engine, totals), domain.sizes)
 
 
@@ -120,7 +120,7 @@ def select_best_features(engine: Engine, level: PendingLevel) -> Ints:
 
 
 def noisy_max_selector(scale: Fraction) -> SelectFeatures:
-    """Return a selector by noisy maxima with geometric noise: a level costs score range / scale (proofs/secure.md)."""
+    """Return a noisy-max selector with geometric noise. A level's loss is score range / scale (proofs/secure.md)."""
 
     def select_features(engine: Engine, level: PendingLevel) -> Ints:
         drawn = noise.geometric(engine, scale, level.unused_features.shape)
@@ -158,7 +158,7 @@ def noisy_count_labeller(scale: Fraction) -> SelectLabels:
 
 
 def noisy_max_labeller(scale: Fraction) -> SelectLabels:
-    """Return a labeller by noisy maxima; only the winners are opened."""
+    """Return a noisy-max labeller that opens only the winners."""
 
     def select_labels(engine: Engine, totals: Shared) -> Ints:
         return _open_index(engine, argmax(engine, totals + noise.geometric(engine, scale, totals.shape)))
@@ -182,7 +182,7 @@ def grow_public_forest(
     depth: int,
     selection_rules: Sequence[tuple[SelectFeatures, SelectLabels]],
 ) -> list[PlainTree]:
-    """Train one tree per selection rule, on disjoint rows if there are several, all in the same rounds."""
+    """Train one tree per selection rule in the same communication rounds; several trees use disjoint rows."""
     if len(selection_rules) == 1:
         return [grow_public_tree(engine, records, domain, depth, *selection_rules[0])]
     tree_of_row = assign_rows_to_trees(engine, records.n_rows, len(selection_rules))
@@ -205,14 +205,14 @@ def grow_extra_trees(
     leaf_scale: Fraction,
     random_state: int | None = None,
 ) -> list[PlainTree]:
-    """Train trees with random features on disjoint rows; leaf labels are noisy maxima and are opened.
+    """Train trees with random features on disjoint rows; leaf labels are selected by noisy max and opened.
 
     Notes
     -----
     Guarantee
 
-    The structure comes from public randomness. A row changes one count of one leaf by one, so all trees together
-    cost 1/leaf_scale under add-remove, and twice that under replace-one (proofs/secure.md, attacked by
+    The structure comes from public randomness. A row changes one count of one leaf by one, so the privacy loss of all
+    trees together is 1/leaf_scale under add-remove, and twice that under replace-one (proofs/secure.md, attacked by
     reproductions/tests/mpc/test_plain.py).
     """
     seeds = np.random.SeedSequence(random_state).spawn(n_trees)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One-hot rows in shares: encoding by owners, joining at servers, and validity checks on shares.
+"""One-hot rows in shares: encoding by owners, concatenation at servers, and validity checks on shares.
 
 Shares are made in ``mpc.shares``; training on them is in ``hidden_trees``, ``public_trees`` and ``hidden_forest``.
 
@@ -7,7 +7,7 @@ Shares are made in ``mpc.shares``; training on them is in ``hidden_trees``, ``pu
 |---|---|
 | n | rows |
 | m | features |
-| w | values of a feature: the largest domain; smaller ones are padded with dummy values that never occur |
+| w | values of the largest feature; smaller features are padded with dummy values that never occur |
 | u | classes |
 """
 
@@ -29,13 +29,13 @@ from veilwood_secure.mpc.engine import Engine, Shared, concatenate
 OneHot = NDArray[np.uint8]
 
 MAX_CELLS = 1 << 31
-"""One-hot values of a table above which encoding is refused: what does not fit one message does not fit memory."""
+"""Maximum number of one-hot values of an encoded table: larger tables fit neither one message nor memory."""
 
 MAX_COUNT: Final = 1 << 26
-"""Rows of all owners for histograms: all values computed from them stay below 2^60."""
+"""Maximum number of rows of all owners for histograms: all values computed from them then stay below 2^60."""
 
 SPARE_BITS: Final = 4
-"""Counted bits of a word above the L1 norm of all other sums of a query, whatever owners send."""
+"""Counted bits of a word that stay above the L1 norm of all other sums of a query, whatever owners send."""
 
 N_SUBSETS = 80  # random subset sums per check: each misses a value that is too large with probability 1/2
 
@@ -54,7 +54,7 @@ class Domain:
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 1 or self.n_classes < 2:
             raise UseError(
-                f"sizes={self.sizes}, n_classes={self.n_classes}: need at least one feature and two classes."
+                f"sizes={self.sizes}, n_classes={self.n_classes}: a domain needs at least one feature and two classes."
             )
 
     @classmethod
@@ -128,12 +128,12 @@ class SharedRows:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows, including padding: all that servers see of it."""
+        """Number of rows that servers see, including padding."""
         return self.features.shape[-1]
 
 
 def stack_owner_rows(parts: Sequence[SharedRows]) -> SharedRows:
-    """Join the rows of owners that hold the same columns (horizontal partition, Algorithm 11)."""
+    """Concatenate the rows of owners that hold the same columns (horizontal partition, Algorithm 11)."""
     return SharedRows(
         concatenate([part.features for part in parts], axis=2), concatenate([part.classes for part in parts], axis=1)
     )
@@ -142,7 +142,7 @@ def stack_owner_rows(parts: Sequence[SharedRows]) -> SharedRows:
 def join_owner_columns(features: Sequence[Shared], classes: Shared) -> SharedRows:
     """Join the columns of owners that hold the same rows in the same order (vertical partition).
 
-    Rows are matched by position: owners must agree beforehand which rows belong together.
+    Rows are matched by position, so owners must agree beforehand which rows belong together.
     """
     counts = {part.shape[-1] for part in [*features, classes]}
     if len(counts) > 1:
@@ -156,7 +156,7 @@ def join_owner_columns(features: Sequence[Shared], classes: Shared) -> SharedRow
 def are_one_hot(engine: Engine, features: Shared, domain: Domain) -> bool:
     """Return True if every feature of every row has exactly one value, and no dummy value. Reveals only the answer.
 
-    In a ring of 2^k elements, x x = x has the roots 0 and 1 only, because one of x and x - 1 is odd.
+    In a ring of 2^k elements, x^2 = x has only the roots 0 and 1, because x or x - 1 is odd.
 
     Notes
     -----
@@ -173,7 +173,7 @@ def are_one_hot(engine: Engine, features: Shared, domain: Domain) -> bool:
 
 
 def are_valid_classes(engine: Engine, classes: Shared, domain: Domain) -> bool:
-    """Return True if every row has one class, or none (padding). Reveals only the answer."""
+    """Return True if every row has one class or, as padding, no class. Reveals only the answer."""
     if classes.shape[:-1] != (domain.n_classes,):
         return False
     cells = concatenate([classes.reshape(-1), classes.sum(axis=0)])
@@ -183,9 +183,9 @@ def are_valid_classes(engine: Engine, classes: Shared, domain: Domain) -> bool:
 def may_be_summed(
     engine: Engine, sums: Shared, n_owners: int, histograms: Literal["counts", "moments"] | None = None
 ) -> bool:
-    """Return True if an owner's shares are consistent, and its sums plus those of others cannot wrap around.
+    """Return True if an owner's shares are consistent, and its sums plus the other owners' sums cannot wrap around.
 
-    Sums with three axes may be ``histograms``; these must be possible for some rows.
+    Sums with three axes may be ``histograms``, which must be possible for some set of rows.
     """
     if not engine.is_consistent(sums):
         return False
@@ -198,15 +198,15 @@ def may_be_summed(
 def are_valid_histograms(engine: Engine, histograms: Shared, max_rows: int, kind: Literal["counts", "moments"]) -> bool:
     """Return True if each histogram (class counts, or counts, sums and squares) is possible for ``max_rows`` rows.
 
-    Counts are bounded by ``max_rows``, sums by the counts, and squares by the sums. Each bound has passed the check
-    before it, so no comparison wraps around.
+    Counts are bounded by ``max_rows``, sums by the counts, and squares by the sums. Each bound has been checked before
+    it is used, so no comparison wraps around.
 
     Notes
     -----
     Guarantee
 
-    The squared error of such cells, and the number of rows on either side, change by no more than the plan says when
-    another owner adds a row (proofs/secure-joint.md, attacked by
+    When another owner adds a row, the squared error of such cells, and the number of rows on either side, change by at
+    most the planned sensitivity (proofs/secure-joint.md, attacked by
     packages/veilwood-secure/tests/protocols/test_joint_quotients.py::test_histograms_that_no_rows_have_are_refused).
     """
     if not histograms.size:  # a level whose nodes are all leaves
@@ -224,8 +224,8 @@ def are_bounded(engine: Engine, numbers: Shared, bound: int) -> bool:
     """Return True if no magnitude exceeds ``2 * bound``. Numbers with an L1 norm of at most ``bound`` always pass.
 
     Public coins, tossed after the numbers were shared, select each number into 80 subset sums with probability 1/2.
-    Of two sums that differ by one too large number, at least one is too large. So it passes with probability at most
-    2^-80.
+    If two sums differ by one number that is too large, at least one of the sums is too large. So such a number passes
+    with probability at most 2^-80.
 
     Notes
     -----

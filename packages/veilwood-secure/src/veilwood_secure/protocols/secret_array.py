@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SecretArray`: an array of shared integers with a part of the numpy interface.
+"""`SecretArray`: an array of shared integers with a subset of the NumPy interface.
 
-The methods in ``veilwood.forests`` add, compare and select among exact sums before they reach the door. A server runs
-the same code on these arrays. Messages depend on shapes alone, and nothing is opened here.
+The methods in ``veilwood.forests`` add, compare and select exact sums before the sums reach the release door. A server
+runs the same code on these arrays. Messages depend on shapes only, and nothing is opened here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from veilwood_secure.protocols.circuits import absolute, floor_divide, maximum
 
 
 class SecretArray:
-    """An array of secret integers, at one of the servers.
+    """Array of secret integers, as held by one server.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def _unwrap_shared(other: Any) -> Any:
 
 
 def _share_all(parts: Sequence[Any]) -> tuple[Engine, list[Shared]]:
-    """Return arrays as shared ones, converting those that are public."""
+    """Return all arrays as shared arrays; public arrays are converted."""
     engine = next(part.engine for part in parts if isinstance(part, SecretArray))
     return engine, [part.shared if isinstance(part, SecretArray) else engine.constant(part) for part in parts]
 

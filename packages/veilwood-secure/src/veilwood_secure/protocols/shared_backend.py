@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backend of PrivateForest for rows in shares: its row queries, evaluated on bit-sliced shares.
 
-It serves owners that share their rows and leave, and owners of columns. A row consists of the binary digits of its
-bins and its target, 64 rows to a word. Public score updates are added to its secret score, and gradients are looked
-up in public tables by the highest digits of the score. Gradients are rounded to ``GRADIENT_LEVELS``, and the
-contribution of a row stays within ``row_backend.gradient_norms``. Owners that stay online answer from rows in memory
-instead (``joint_forest``).
+It serves owners that share their rows and then disconnect, and owners of columns. A row consists of the binary digits
+of its bins and its target, 64 rows to a word. Public score updates are added to its secret score, and gradients are
+looked up in public tables by the highest digits of the score. Gradients are rounded to ``GRADIENT_LEVELS``, and the
+contribution of a row stays within ``row_backend.gradient_norms``. Owners that stay online instead answer queries from
+rows in memory (``joint_forest``).
 
 | letter | meaning |
 |---|---|
-| W | words: 64 rows each, padding included |
+| W | number of words of 64 rows each, padding included |
 | C | cells of a table |
 """
 
@@ -36,10 +36,10 @@ from veilwood_secure.protocols.secret_array import SecretArray
 GRADIENT_LEVELS: Final = 256
 GRADIENT_UNIT: Final = GRADIENT_UNITS // GRADIENT_LEVELS
 GRADIENT_DIGITS: Final = 10  # -256 to 256
-SCORE_DIGITS: Final = 27  # twice MAX_SCORE, and a sign
+SCORE_DIGITS: Final = 27  # twice MAX_SCORE, and a sign bit
 TARGET_DIGITS: Final = 16
 IGNORED_DIGITS: Final = 6  # the lowest digits of log-odds, below a sixteenth, are ignored
-LOOKUP_DIGITS: Final = 8  # of the table index: log-odds from -8 to 8
+LOOKUP_DIGITS: Final = 8  # digits of the table index: log-odds from -8 to 8
 EXP_DIGITS: Final = 10
 RESIDUAL_DIGITS: Final = 9
 MAX_CACHED_PLANES: Final = 400  # planes cached as integers: bounds memory
@@ -47,7 +47,7 @@ MAX_CACHED_PLANES: Final = 400  # planes cached as integers: bounds memory
 
 @dataclass(frozen=True, repr=False)
 class BitslicedRows(Source):
-    """Rows in bit-sliced shares; PrivateForest queries them through ``make_backend``."""
+    """Source of rows in bit-sliced shares; PrivateForest queries them through ``make_backend``."""
 
     engine: Engine | None = None
     cells: tuple[Bits, ...] = ()
@@ -61,7 +61,7 @@ class BitslicedRows(Source):
 
     @property
     def is_complete(self) -> bool:
-        """False: no server holds the rows by itself."""
+        """False: no single server holds the rows."""
         return False
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> SharedBackend:
@@ -73,14 +73,13 @@ class BitslicedRows(Source):
 
 
 class SharedBackend(counts.RowBackend):
-    """Row queries on shares (``veilwood.data.counts.RowBackend``).
+    """Backend for row queries on shares (``veilwood.data.counts.RowBackend``).
 
     Notes
     -----
     Guarantee
 
-    The contribution of a row to an answer is bounded as for rows in memory, and servers see uniform words whatever the
-    rows
+    The contribution of a row to an answer is bounded as for rows in memory, and servers see uniform words for all rows
     (proofs/secure-joint.md, attacked by packages/veilwood-secure/tests/protocols/test_shared_backend.py).
     """
 
@@ -111,7 +110,7 @@ class SharedBackend(counts.RowBackend):
         return answer  # type: ignore[no-any-return]
 
     def run_on_sample(self, query: counts.RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Run the query on all rows: sampling would not save work here."""
+        """Return the sum over all rows: sampling would not save work here."""
         return self.run(query), 1.0
 
     def add_scores(self, table: counts.ContingencyTable, values: Int32s) -> None:
@@ -129,7 +128,7 @@ class SharedBackend(counts.RowBackend):
                 return circuit.popcount(self._engine, self._cell_planes(table))
             case counts.ClassesByCell(
                 (counts.ContingencyTable(()),), n_classes
-            ):  # classes need no multiplication by cells
+            ):  # class counts need no multiplication by cells
                 return circuit.popcount(self._engine, self._class_planes(n_classes)).reshape(1, n_classes)
             case counts.ClassesByCell(tables, n_classes):
                 cells = concatenate([self._cell_planes(table) for table in tables])
@@ -150,7 +149,7 @@ class SharedBackend(counts.RowBackend):
         assert_never(query)  # mypy reports a kind of query that joint fits cannot answer
 
     def _residual_planes(self, marks: Ints) -> Bits:
-        """Return one plane per mark: rows whose residual is at most this mark and above the one before."""
+        """Return one plane per bound: the rows whose residual is at most this bound and above the previous bound."""
         residual = self._target_minus_score()
         digits = circuits.binary_digits(marks, len(residual))  # (digits, marks)
         limits = circuits.public_planes(self._valid, digits)
@@ -216,7 +215,7 @@ class SharedBackend(counts.RowBackend):
         return planes
 
     def _group_planes(self, axis: counts.Axis) -> Bits:
-        """Return one plane per group of a column's bins. No message."""
+        """Return one plane per group of a column's bins. This takes no message."""
         fine, groups = self._bin_planes[axis.feature], axis.groups[: len(self._bin_planes[axis.feature])]
         return fine.map_parts(
             lambda part: np.stack([np.bitwise_xor.reduce(part[groups == group], axis=0) for group in range(axis.size)])
@@ -256,7 +255,7 @@ class SharedBackend(counts.RowBackend):
             engine,
             ~(digits_used[LOOKUP_DIGITS - 1 : -1] ^ sign[None].broadcast_to(digits_used[LOOKUP_DIGITS - 1 : -1].shape)),
         )
-        # The digits if they fit, else saturated: all ones above, zeros below. With the sign inverted: 0 to 255.
+        # The digits if they fit, otherwise saturated: all ones above, zeros below. With the sign inverted: 0 to 255.
         beyond = (~sign)[None].broadcast_to((LOOKUP_DIGITS - 1, *sign.shape))
         index = concatenate(
             [circuit.mux(engine, inside[None], digits_used[: LOOKUP_DIGITS - 1], beyond), (~sign)[None]]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``veilwood demo``: private forests on embedded public data, compared with two baselines.
 
-The data is in ``datasets``, the figures are in ``plots``.
+The data comes from ``veilwood.datasets``, the figures from ``veilwood.plots``.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
 N_RUNS = 3
 TEST_FRACTION = 0.2
 DATASET_NAMES = ("iris", "balance_scale", "car")
-EXAMPLE_NAME = "balance_scale"  # its model and certificate are written
+EXAMPLE_NAME = "balance_scale"  # the demo writes the model and certificate of this data set
 EXAMPLE_EPSILON = 2.0
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """Accuracies of the demonstration, and the files that it wrote."""
+    """Accuracies that the demo measured, and the files that it wrote."""
 
     comparisons: tuple[Comparison, ...]
     files: dict[str, Path]
@@ -88,7 +88,8 @@ class DemoResult:
             console.print(f"  {name:<11} {path}")
         factor = guarantee_strength(EXAMPLE_EPSILON).factor
         promised = (
-            f"The model of {EXAMPLE_NAME} keeps epsilon={EXAMPLE_EPSILON:g} for one row: whatever an attacker knows, "
+            f"The model of {EXAMPLE_NAME} satisfies epsilon={EXAMPLE_EPSILON:g} for one row: whatever "
+            "an attacker knows, "
             "seeing the model changes the odds of any conclusion about one row by a factor of at most "
             f"{factor}. The certificate lists the noise and the assumptions."
         )
@@ -146,7 +147,7 @@ def demo(
 
 
 def _make_forest(data: Dataset, epsilon: float, random_state: int) -> PrivateForestClassifier:
-    # A new ledger per fit: the data is public, so losses of repeated fits need not be added up.
+    # A new ledger per fit: the data is public, so the losses of repeated fits need not be added.
     return PrivateForestClassifier(data.schema, epsilon=epsilon, random_state=random_state, ledger=MemoryLedger())
 
 

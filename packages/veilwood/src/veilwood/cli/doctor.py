@@ -28,8 +28,8 @@ from veilwood.siblings import GPU
 CheckState = Literal["well", "missing", "broken"]
 STATE_MARKS = {"well": "ok", "missing": "--", "broken": "BROKEN"}
 N_DRAWS = 100_000
-# In standard deviations. A correct sampler fails one check with a probability below 1e-9; one with half the scale
-# deviates by thousands.
+# In standard deviations. A correct sampler fails one check with a probability below 1e-9; a sampler with half the
+# scale deviates by thousands.
 MAX_DEVIATIONS = 6.2
 EXIT_DAMAGED = FileError.exit_code
 
@@ -72,8 +72,8 @@ def doctor(
     """Check this installation.
 
     Checks versions, extras, cores, GPU, entropy source, samplers and ledgers. Draws from each sampler and compares the
-    sample with its exact distribution, which takes seconds. A missing part can be installed. A broken part must not be
-    used, and the command exits with code 4.
+    sample with its exact distribution, which takes seconds. You can install a missing component. Do not use a broken
+    component: if there is one, the command exits with code 4.
 
     \b
     Example:
@@ -114,7 +114,7 @@ def _check_packages() -> Iterator[Finding]:
         yield Finding(name, "broken" if version is None else "well", version or "is required and not installed")
     for name in extras.pop(_BY_PLATFORM, []):
         version = _installed_version(name)
-        text = "not installed: NumPy gives the same results, several times more slowly"
+        text = "not installed: NumPy gives the same results but is several times slower"
         yield Finding(name, "missing" if version is None else "well", version or text)
     for extra, names in sorted(extras.items()):
         if extra in ("dev", "docs"):
@@ -125,9 +125,9 @@ def _check_packages() -> Iterator[Finding]:
 
 
 def _extra_requirements(distribution: str) -> dict[str, list[str]]:
-    """Return the packages that each extra of a distribution requires, those of a sibling's extra included.
+    """Return the packages that each extra of a distribution requires, including those of sibling packages.
 
-    The name "" has what is required everywhere, and ``_BY_PLATFORM`` what is required where it has wheels.
+    The key "" lists the packages required everywhere; ``_BY_PLATFORM`` lists those required where wheels exist.
     """
     extras: dict[str, list[str]] = {}
     for line in metadata.requires(distribution) or []:
@@ -161,7 +161,7 @@ def _check_entropy() -> str:
     """Draw bits, and fail if the source is seeded, repeats itself or is biased."""
     entropy.require_entropy()
     first, second = entropy.random_integers(N_DRAWS // 64), entropy.random_integers(N_DRAWS // 64)
-    _require_healthy(not entropy.is_seeded(), "is a seeded test stream, which protects nobody")
+    _require_healthy(not entropy.is_seeded(), "is a seeded test stream, which protects no one")
     _require_healthy(not np.array_equal(first, second), "repeats itself")
     ones = int(np.unpackbits(np.concatenate([first, second]).view(np.uint8)).sum())
     bits = 64 * (len(first) + len(second))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands plan, fit, evaluate, predict and tune."""
+"""Commands ``plan``, ``fit``, ``evaluate``, ``predict`` and ``tune``."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def _find_families() -> dict[str, dict[TaskKind, type]]:
 
 
 FAMILIES = _find_families()
-"""Estimators by their name on the command line; the task of the schema selects the one of a family."""
+"""Estimators by family name and task. The task of the schema selects the estimator of a family."""
 
 DEFAULT_FAMILY = "private-forest"
-"""The estimator that most users should use."""
+"""Family of estimators recommended for most users."""
 
 
 def evaluation_path(model: Path) -> Path:
@@ -92,11 +92,11 @@ class EstimatorOptions:
         if estimator is None:
             raise SchemaError(
                 f"{family} has no estimator for {schema.task}, the task of schema {schema.name!r}. Hint: choose "
-                f"another of {', '.join(FAMILIES)}."
+                f"another family: {', '.join(FAMILIES)}."
             )
         with_options = separate_parameters(estimator)
         allowed = [name for name in inspect.signature(estimator).parameters if name not in with_options]
-        # Public, and fixed so that the printed plan is the one that is executed.
+        # The seed is public, and fixed so that fit executes exactly the printed plan.
         parameters: dict[str, Any] = {"random_state": 0, "invalid": "drop" if self.drop else "refuse"}
         for key, value in options.read_params(self.param).items():
             if key in with_options:
@@ -114,13 +114,15 @@ DEFAULT_ESTIMATOR: Final = EstimatorOptions()
 
 SqlOption = Annotated[
     str | None,
-    typer.Option("--sql", metavar="ENGINE|ADDRESS", help="Print the SQL statements too, for an engine or address."),
+    typer.Option(
+        "--sql", metavar="ENGINE|ADDRESS", help="Database engine or address for which to print the SQL statements too."
+    ),
 ]
 
 
 RowsOption = Annotated[
     int | None,
-    typer.Option("--rows", metavar="N", help="Public number of rows, or a guess: what to expect is shown for it."),
+    typer.Option("--rows", metavar="N", help="Public or guessed number of rows, for which to estimate the quality."),
 ]
 
 
@@ -189,7 +191,7 @@ def plan(
 
 
 def _expected_lines(planned: Plan, schema: Schema, rows: int | None, holdout: float | None = None) -> list[str]:
-    """Return the quality to expect, by number of rows: that declared or given, otherwise examples."""
+    """Return lines with the expected quality at the declared or given number of rows, otherwise at examples."""
     if not planned.expected or planned.loss.epsilon is None:
         return []
     declared = planned.layout.rows_planned if rows is None else rows
@@ -223,15 +225,19 @@ def fit(
     ] = None,
     evaluate_epsilon: Annotated[
         float | None,
-        typer.Option("--evaluate-epsilon", metavar="E", help="Privacy loss of that evaluation, if it adds to the fit."),
+        typer.Option(
+            "--evaluate-epsilon",
+            metavar="E",
+            help="Privacy loss of the evaluation with --holdout, if it adds to that of the fit.",
+        ),
     ] = None,
     rows: RowsOption = None,
     spend_options: options.SpendOptions = options.DEFAULT_SPEND_OPTIONS,
 ) -> None:
     """Train a private model on a table and charge the ledger.
 
-    Prints the plan, charges the ledger once and writes the model, which contains its certificate. With --plan,
-    estimator, budget and parameters are those of the plan, and the certificate names its hash.
+    Prints the plan, charges the ledger once and writes the model, which contains its certificate. With --plan, the plan
+    sets the estimator, budget and parameters, and the certificate states the hash of the plan.
 
     \b
     Example:
@@ -297,7 +303,7 @@ def fit(
 
 
 def statements_file(model: Path) -> Path:
-    """Return the path for the hashes of the SQL statements that a fit has sent."""
+    """Return the path of the file with the hashes of the SQL statements that a fit sent."""
     return model.with_suffix(".statements.txt")
 
 
@@ -320,7 +326,8 @@ def evaluate_model(
     """Evaluate a model on private rows and charge the ledger.
 
     Prints accuracy, AUC, log-loss and calibration, or R2 and errors, with confidence intervals. All are computed from
-    one noisy histogram, which is charged. Unit and adjacency are those of the model. Use rows that were not trained on.
+    one noisy histogram, which is charged. The privacy unit and adjacency are those of the model. Use rows that the
+    model was not trained on.
 
     \b
     Example:
@@ -365,7 +372,7 @@ def predict(
     unknown: Annotated[
         str,
         typer.Option(
-            "--unknown", metavar="RULE", help="What values outside the schema count as: other, missing, skip or refuse."
+            "--unknown", metavar="RULE", help="Treatment of values outside the schema: other, missing, skip or refuse."
         ),
     ] = "other",
     csv: options.CsvOptions = options.DEFAULT_CSV,
@@ -375,9 +382,9 @@ def predict(
 ) -> None:
     """Predict for every row of a table.
 
-    Spends no budget. Predictions are in the order of the rows. A category that the schema does not have counts as the
-    mean over all categories, and an unusable number as missing; rows that need a missing number get no prediction. A
-    note says how many rows were affected.
+    Spends no budget. Predictions are in the order of the rows. By default, a category that is not in the schema counts
+    as the mean over all categories, and an unusable number as missing. A row that lacks a required number gets no
+    prediction. A note states how many rows were affected.
 
     \b
     Example:
@@ -433,7 +440,7 @@ def tune_settings(
 ) -> None:
     """Plan many settings and rank them, without reading data.
 
-    PrivateForest is excluded: it chooses its own settings.
+    Excludes PrivateForest, which chooses its own settings.
 
     \b
     Example:
@@ -455,12 +462,12 @@ def tune_settings(
     own = estimate_skill(
         declared.task, rows, len(declared.features), row_epsilon_of(requested_loss(epsilon, 0), tuning.neighbours)
     )
-    first = f"PrivateForest chooses for itself: expect {own}, {describe_skill_scale(declared.classes)[:-1]}"
+    first = f"PrivateForest chooses its own settings: expect {own}, {describe_skill_scale(declared.classes)[:-1]}"
     options.print_result(as_json, tuning.to_dict(), f"{wrap_lines(first)}\n\n{_describe_tuning(tuning)}")
 
 
 def _describe_tuning(tuning: Tuning) -> str:
-    """Return the ten best settings as a table that fits a terminal."""
+    """Return the ten best settings as a table no wider than the terminal."""
     head = ("skill", "score", "leaves", "rows/leaf", "noise", "setting")
     rows = []
     for each in tuning.settings[:10]:
@@ -475,7 +482,7 @@ def _load_schema(path: Path) -> Schema:
     if schema.inferred:
         warnings.warn(
             f"{path} is an unreviewed draft: its bounds and categories were read from the data, so the result is NOT "
-            'PRIVATE. Hint: replace them by public knowledge and delete the marks "bounds", "notes" and "inferred".',
+            'PRIVATE. Hint: replace them with public knowledge and delete the marks "bounds", "notes" and "inferred".',
             PrivacyWarning,
             stacklevel=2,
         )
@@ -489,7 +496,7 @@ def _note_spend(ledger: Ledger, planned: Plan) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if getattr(error, "__notes__", ()):  # the door has added it
+        if getattr(error, "__notes__", ()):  # the release door added this note already
             raise
         spent = _count_charges(ledger, planned) > before
         error.add_note(f"{planned.loss} counts as spent ({ledger.name})." if spent else "Nothing was spent.")
@@ -497,7 +504,7 @@ def _note_spend(ledger: Ledger, planned: Plan) -> Iterator[None]:
 
 
 def _count_charges(ledger: Ledger, planned: Plan) -> int:
-    """Return the number of charges for a plan; without a ledger, the number of releases in this process."""
+    """Return the number of charges for a plan or, without a ledger, of releases in this process."""
     if ledger.durability == "not":
         return sum(process_spend().releases.values())
     return sum(entry.is_counted and entry.plan == planned.fingerprint() for entry in ledger.entries())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of custodians of a ledger: create, show, verify and resolve."""
+"""Commands for the custodian of a ledger: create, show, verify and resolve."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from veilwood.privacy.loss import Loss
 ledgers = typer.Typer(help="Create, show, verify or resolve a ledger.", rich_markup_mode=None)
 
 LedgerPlace = Annotated[
-    str, typer.Argument(metavar="LEDGER", help="Path of a file, or postgresql://host/database#name.")
+    str, typer.Argument(metavar="LEDGER", help="Ledger: path of a file, or postgresql://host/database#name.")
 ]
 
 
@@ -32,14 +32,14 @@ def ledger_create(
     ] = None,
     delta: Annotated[float, typer.Option(metavar="D", parser=read_number, help="Delta of the budget.")] = 0.0,
     population: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Description of the people it protects.")
+        str | None, typer.Option(metavar="TEXT", help="Description of the people whose privacy the ledger protects.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Create a ledger. With a budget, it rejects every charge that would exceed it.
 
-    Use one ledger for the same people, whatever tables and schemas they are in: their losses add up. A ledger with a
-    budget rejects releases that are NOT PRIVATE. One without records them and shows its total as unbounded.
+    Use one ledger for all tables and schemas about the same people: the losses add up. A ledger with a budget rejects
+    releases that are NOT PRIVATE. A ledger without a budget records them and shows its total as unbounded.
 
     \b
     Example:
@@ -71,7 +71,7 @@ def ledger_show(ledger: LedgerPlace, as_json: AsJson = False) -> None:
 def ledger_verify(ledger: LedgerPlace, as_json: AsJson = False) -> None:
     """Recompute the hash chain and the totals, and print the last hash.
 
-    Note the hash elsewhere: a ledger that lacks it later is an older copy, or was rewritten.
+    Store the hash elsewhere: a ledger that later lacks this hash is an older copy, or was rewritten.
 
     \b
     Example:
@@ -80,7 +80,7 @@ def ledger_verify(ledger: LedgerPlace, as_json: AsJson = False) -> None:
     opened = open_existing_ledger(ledger)
     head = opened.verify()
     print_result(
-        as_json, {"intact": True, "head": head}, f"{opened.name} is intact; its last event has the hash {head}"
+        as_json, {"intact": True, "head": head}, f"{opened.name} is intact; the hash of its last event is {head}"
     )
 
 
@@ -88,10 +88,10 @@ def ledger_verify(ledger: LedgerPlace, as_json: AsJson = False) -> None:
 def ledger_resolve(
     ledger: LedgerPlace,
     entry: Annotated[int, typer.Argument(metavar="ENTRY", help="Number of the entry, as printed by ledger show.")],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, which is recorded.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason to record in the ledger.")],
     as_json: AsJson = False,
 ) -> None:
-    """Settle an entry that a crash left reserved: always as spent, because noise may have been drawn.
+    """Settle an entry that a crash left reserved. It counts as spent, because noise may have been drawn.
 
     \b
     Example:
@@ -117,7 +117,7 @@ def _is_database_address(place: str) -> bool:
 
 
 def describe_charge(ledger: Ledger) -> str:
-    """Return where a charge was recorded, and the remaining budget."""
+    """Return a text that states where a charge was recorded, and the remaining budget."""
     if ledger.durability == "not":
         return "not recorded: no --ledger was given"
     return f"recorded in {ledger.name}, {describe_remaining(ledger)}"

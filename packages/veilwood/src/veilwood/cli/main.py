@@ -30,13 +30,13 @@ _HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
 
 @dataclass(frozen=True)
 class _Command:
-    """A command that is imported when it runs, or when its own help is shown: other commands start faster.
+    """Command that is imported only when it runs or shows its help, so that other commands start faster.
 
-    A command of the core is an attribute of a module in ``veilwood.cli``. One of another package is an entry point;
-    ``extra`` installs that package, and without an extra it exists in a clone only.
+    A command of the core is an attribute of a module in ``veilwood.cli``. A command of another package is an entry
+    point; ``extra`` installs that package. Without an extra, the package exists only in a clone of the repository.
     """
 
-    help: str  # its help line, which is the first line of its docstring
+    help: str  # the first line of the docstring of the command
     place: str | None = None
     extra: str | None = None
 
@@ -74,12 +74,12 @@ COMMANDS: Final = {
     "tune": _Command("Plan many settings and rank them, without reading data.", "fit:tune_settings"),
     "explain": _Command("Print the effects of columns and pairs in a PrivateForest.", "models:explain"),
     "report": _Command("Write a one-page HTML report on a model.", "models:report_model"),
-    "series": _Command("Plan, release and show a series of models under one loss.", "series:series_commands"),
+    "series": _Command("Plan, release and show a series of models under one privacy loss.", "series:series_commands"),
     "certificate": _Command("Print the privacy certificate of a model.", "models:certificate"),
     "export": _Command("Write a model as ONNX, or its measurements as Parquet.", "models:export"),
     "sign": _Command("Sign a model or a plan.", "models:sign"),
     "verify": _Command("Verify the signature of a model, a plan or a release pack.", "models:verify"),
-    "pack": _Command("Write a model and all documents of its release, signed.", "pack:pack"),
+    "pack": _Command("Write a signed release pack: a model and all documents of its release.", "pack:pack"),
     "ledger": _Command("Create, show, verify or resolve a ledger.", "ledger:ledgers"),
     "doctor": _Command("Check this installation.", "doctor:doctor"),
     "audit": _Command("Attack an estimator, a model file or another library.", extra="audit"),
@@ -94,19 +94,19 @@ COMMANDS: Final = {
 
 GROUPS: Final = {
     "First steps": ("demo", "schema", "plan", "fit", "report", "predict"),
-    "Look": ("explain", "certificate", "evaluate", "tune", "export"),
-    "Budget, trust": ("ledger", "series", "sign", "verify", "pack", "audit"),
-    "Together, serve": ("secure", "serve", "service", "remote"),
+    "Inspect": ("explain", "certificate", "evaluate", "tune", "export"),
+    "Budget and trust": ("ledger", "series", "sign", "verify", "pack", "audit"),
+    "Parties and service": ("secure", "serve", "service", "remote"),
     "Check": ("doctor", "bench", "papers"),
 }
-"""Commands as the help lists them."""
+"""Names of the commands, by section of the help."""
 
 
 class _CommandGroup(typer.core.TyperGroup):
     """Group of the commands in ``COMMANDS``."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands by purpose, each line whole."""
+        """Write the commands by purpose, without truncating their help lines."""
         for title, names in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, COMMANDS[name].help) for name in names])
@@ -115,7 +115,7 @@ class _CommandGroup(typer.core.TyperGroup):
         return [name for names in GROUPS.values() for name in names]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command that is loaded, or one that shows its help line only."""
+        """Return the loaded command, or a placeholder that has only a help line."""
         if cmd_name in self.commands or cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         return typer.core.TyperCommand(cmd_name, help=COMMANDS[cmd_name].help, rich_markup_mode=None)
@@ -153,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     | 0 | success |
     | 1 | unexpected error: please report it |
     | 2 | invalid input: arguments, parameters, schema or table |
-    | 3 | the budget does not allow it; nothing was spent |
+    | 3 | the remaining budget is too small; nothing was spent |
     | 4 | a file or ledger is damaged, missing or cannot be written |
     | 5 | an audit refuted a claim |
     | 130 | interrupted |
@@ -182,7 +182,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         except typer.Exit as ending:
             return int(ending.exit_code)
-        except BrokenPipeError:  # the reader has closed the pipe, as head does
+        except BrokenPipeError:  # the reader, such as head, closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except (Exception, KeyboardInterrupt) as error:
@@ -218,7 +218,7 @@ def _exit_code_and_message(error: BaseException) -> tuple[int, str]:
 
 
 def _configure_warnings(level: str) -> None:
-    """Print each warning of the library as one line, and those of other libraries only at level debug.
+    """Print warnings of Veilwood as one line each, and warnings of other libraries only at level debug.
 
     Privacy warnings are printed at every level.
     """

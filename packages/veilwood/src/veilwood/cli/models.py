@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on model files: export, explain, report, sign, verify and certificate."""
+"""Commands for model files: export, explain, report, sign, verify and certificate."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from veilwood.safe_io import write_file
 
 def export(
     model: ModelPath,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Output file: .onnx, or .parquet.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", metavar="FILE", help="Output file: .onnx or, with --measurements, .parquet.")
+    ],
     measurements: Annotated[
         bool, typer.Option("--measurements", help="Write the noisy values that the fit released, as Parquet.")
     ] = False,
@@ -37,8 +39,9 @@ def export(
 ) -> None:
     """Write a model as ONNX, or its measurements as Parquet.
 
-    The ONNX file predicts from raw values without Veilwood. The measurements are all that the model follows from:
-    every noisy value with its step, shape, noise and loss. Spends no budget.
+    The ONNX file predicts from raw values without Veilwood. The Parquet file lists every noisy value that the fit
+    released, with its step, shape, noise and privacy loss: the model is computed from these values alone. Spends no
+    budget.
 
     \b
     Example:
@@ -144,32 +147,35 @@ def report_model(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="FILE", help="Output file; a name in .md gets a model card. Default: MODEL.html."
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Output file: a report, or a model card if its name ends in .md. Default: MODEL.html.",
         ),
     ] = None,
     evaluation: Annotated[
         Path | None,
         typer.Option(metavar="QUALITY.json", help="Output of veilwood evaluate. Default: MODEL.quality.json."),
     ] = None,
-    ledger: Annotated[str | None, typer.Option(metavar="LEDGER", help="Ledger to show with its budget.")] = None,
+    ledger: Annotated[str | None, typer.Option(metavar="LEDGER", help="Ledger whose budget the report shows.")] = None,
     signed_by: Annotated[
         Path | None, typer.Option("--signed-by", metavar="PUB", help="Public key to check the signature with.")
     ] = None,
     card: Annotated[
         Path | None,
-        typer.Option(metavar="CARD.toml", help="Use, limits, contact and people: the answers of the custodian."),
+        typer.Option(metavar="CARD.toml", help="Card that the custodian filled in: use, limits, contact and people."),
     ] = None,
     subgroup: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=QUALITY.json", help="Evaluation of a subgroup, to compare; repeatable."),
+        typer.Option(metavar="NAME=QUALITY.json", help="Evaluation of a subgroup, for comparison; repeatable."),
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a one-page HTML report on a model.
 
-    Shows the guarantee for one person, quality, effects, what was assumed public, measurements and their noise, ledger,
-    certificate and signature. The page needs no other file. Spends no budget.
+    Shows the guarantee for one person, quality, effects, public assumptions, measurements and their noise, ledger,
+    certificate and signature. The page does not depend on any other file. Spends no budget.
 
     \b
     Example:
@@ -188,15 +194,15 @@ def report_model(
 
 
 def _split_assignment(text: str) -> tuple[str, str]:
-    """Split NAME=PATH; raise UseError if there is no path."""
+    """Split NAME=PATH. Raise UseError if the name or the path is missing."""
     name, equals, path = text.partition("=")
     if not (name and equals and path):
-        raise UseError(f"--subgroup {text!r} names no file. Hint: write NAME=QUALITY.json.")
+        raise UseError(f"--subgroup {text!r} must have a name and a file. Hint: write NAME=QUALITY.json.")
     return name, path
 
 
 def sign(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Model file, or plan in JSON.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Model file, or plan as JSON.")] = None,
     key: Annotated[Path | None, typer.Option(metavar="KEY", help="Private key to sign with.")] = None,
     new_key: Annotated[Path | None, typer.Option(metavar="KEY", help="Key pair to create: KEY and KEY.pub.")] = None,
     force: Force = False,
@@ -204,9 +210,9 @@ def sign(
 ) -> None:
     """Sign a model or a plan.
 
-    Writes the signature next to it, as FILE.sig. The signature states who vouches for the file, its certificate, plan,
-    schema and ledger entry. It does not state that the run was honest. Give others the public key over a channel that
-    they trust: a key next to the file proves nothing.
+    Writes the signature next to the file, as FILE.sig. The signature states who vouches for the file, its certificate,
+    plan, schema and ledger entry. It does not state that the run was honest. Give verifiers the public key over a
+    channel that they trust: a key next to the file proves nothing.
 
     \b
     Example:
@@ -215,9 +221,12 @@ def sign(
     """
     if new_key is not None:
         if file is not None or key is not None:
-            raise UseError("--new-key creates a key pair and signs nothing. Hint: run it alone, then sign with --key.")
+            raise UseError(
+                "--new-key only creates a key pair and must be the only option. Hint: omit the file "
+                "and --key, then sign with --key."
+            )
         public = signature.generate_key_pair(new_key)
-        text = f"Created {new_key}, which you keep secret, and {public}, which verifiers need."
+        text = f"Created {new_key}, which you must keep secret, and {public}, which verifiers need."
         print_result(as_json, {"private_key": str(new_key), "public_key": str(public)}, text)
         return
     if file is None or key is None:
@@ -228,7 +237,10 @@ def sign(
     model_file.sign(file, key)
     text = f"Signed {file}: {path}"
     if model_file.is_plan(file):
-        text += "\nIts steps are within its loss; veilwood fit --plan checks that schema and parameters lead to it."
+        text += (
+            "\nThe losses of its steps are within its total loss. veilwood fit --plan checks that it "
+            "follows from schema and parameters."
+        )
     print_result(as_json, {"signature": str(path)}, text, quiet_text=str(path))
 
 
@@ -237,13 +249,15 @@ def verify(
         Path, typer.Argument(metavar="FILE", help="Model file or plan with FILE.sig next to it, or a release pack.")
     ],
     signed_by: Annotated[Path, typer.Option("--signed-by", metavar="PUB", help="Public key of the signer.")],
-    plan: Annotated[Path | None, typer.Option(metavar="PLAN", help="Plan that the model must have executed.")] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="PLAN", help="Plan that the fit of the model must have executed.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify the signature of a model, a plan or a release pack.
 
-    Checks who signed the file, and that nothing was changed since. Of a pack, a folder or its archive, every file and
-    every claim is checked, with one line for each.
+    Checks who signed the file and that nothing has changed since. For a release pack (a folder or its archive), checks
+    every file and every claim, and prints one line for each.
 
     \b
     Example:
@@ -256,11 +270,11 @@ def verify(
         from veilwood.cli.pack import verify_and_print
 
         if plan is not None:
-            raise UseError("--plan is for models: a pack has its plan inside. Hint: omit --plan.")
+            raise UseError("--plan is for models: a pack contains its plan. Hint: omit --plan.")
         verify_and_print(file, signed_by, as_json)
         return
     payload = model_file.verify(file, signed_by, plan)
-    lines = [f"{file} is a {payload['kind']} that the holder of {signed_by} has signed."]
+    lines = [f"{file} is a {payload['kind']} signed by the holder of {signed_by}."]
     lines += [f"plan {payload['plan_hash']}", f"schema {payload['schema_hash']}"]
     if payload["kind"] == "model":
         lines.append(f"{payload['ledger']}, entry {payload['ledger_entry']}")
@@ -270,14 +284,14 @@ def verify(
 
 def certificate(
     model: ModelPath,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file, as an HTML page.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file for an HTML page.")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Print the privacy certificate of a model.
 
-    Verifies it against the model. States the protected unit, the mechanisms and the assumptions, as Markdown, JSON or
-    an HTML page.
+    Checks that the certificate belongs to the model. The certificate states the protected unit, the mechanisms and the
+    assumptions, and is printed as Markdown or JSON, or written as an HTML page.
 
     \b
     Example:
@@ -289,7 +303,7 @@ def certificate(
     shown, plan, schema = loaded.privacy_, loaded.plan_.fingerprint(), loaded.schema_.fingerprint()
     verified = (
         f"Verified against {model.name}: its checksum is correct, and its plan ({plan[:12]}...) and schema "
-        f"({schema[:12]}...) are those of this certificate."
+        f"({schema[:12]}...) match this certificate."
     )
     text = f"{shown.to_markdown().rstrip()}\n\n{verified}"
     if html is None:

@@ -20,13 +20,13 @@ import typer
 from veilwood.cli.terminal import terminal_width, wrap_lines
 from veilwood.errors import UseError, VeilwoodError
 
-if TYPE_CHECKING:  # they import numpy and pandas, which help and errors do without
+if TYPE_CHECKING:  # these modules import numpy and pandas, which help and errors do not need
     from veilwood.data.schema import Schema
     from veilwood.privacy.ledger import Ledger
 
 
 def read_number(value: object) -> float:
-    """Parse a number of an option. Only the word inf means infinity, not a number with many digits."""
+    """Parse the number of an option. Only the word inf means infinity: a number with many digits does not."""
     from veilwood.safe_io import parse_fraction
 
     text = str(value)
@@ -36,7 +36,10 @@ def read_number(value: object) -> float:
 Epsilon = Annotated[
     float,
     typer.Option(
-        "--epsilon", metavar="E", parser=read_number, help="Privacy loss. With inf, no noise is added: NOT PRIVATE."
+        "--epsilon",
+        metavar="E",
+        parser=read_number,
+        help="Privacy loss epsilon. With inf, no noise is added: NOT PRIVATE.",
     ),
 ]
 Delta = Annotated[
@@ -59,7 +62,9 @@ Drop = Annotated[
 ]
 ShowValues = Annotated[
     bool,
-    typer.Option("--show-values", help="Print private rows and values in errors: for the custodian at a terminal."),
+    typer.Option(
+        "--show-values", help="Print private rows and values in errors. Only for the custodian, at a terminal."
+    ),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Spend without confirmation at the terminal.")]
 LedgerPath = Annotated[
@@ -74,7 +79,7 @@ _current_level: ContextVar[str] = ContextVar("level", default="info")
 
 
 def pop_log_level(argv: Sequence[str]) -> tuple[str, list[str]]:
-    """Remove the log-level options, which are allowed anywhere, and return the level and the other arguments.
+    """Return the log level and the arguments without log-level options, which may stand anywhere.
 
     Examples
     --------
@@ -115,13 +120,13 @@ def is_quiet() -> bool:
 
 
 def print_info(text: str) -> None:
-    """Print information that is not the result of the command; nothing at quiet levels."""
+    """Print information other than the result of the command, unless the level is quiet."""
     if not is_quiet():
         print(text)
 
 
 def confirm_spend(cost: object, ledger: Ledger | None, yes: bool) -> None:
-    """Prompt for confirmation before a budget is spent, which cannot be undone. Scripts are not prompted."""
+    """Prompt for confirmation before budget is spent: spending cannot be undone. Scripts are not prompted."""
     if yes or ledger is None or ledger.budget is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
     question = f"Spend {cost} of the {ledger.remaining} left in {ledger.name}?"
@@ -145,13 +150,13 @@ def format_next_commands(commands: Sequence[str]) -> str:
 
 
 def explicit_options(context: typer.Context, names: Iterable[str]) -> list[str]:
-    """Return the options that were typed, not left to their defaults."""
+    """Return the names of the options that the user passed explicitly."""
     sources = ((name, context.get_parameter_source(name)) for name in names)
     return [name for name, source in sources if source is not None and source.name == "COMMANDLINE"]
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace each dataclass parameter of a command by the options that are its fields."""
+    """Replace each dataclass parameter of a command with one option per field."""
     groups: dict[str, type] = {}
     parameters: list[Parameter] = []
     for each in signature(command, eval_str=True).parameters.values():
@@ -191,24 +196,24 @@ class CsvOptions:
     """Options that describe the format of a CSV file."""
 
     sep: Annotated[
-        str | None, typer.Option("--sep", metavar="CHAR", help="Separator of CSV values; the word tab for a tab.")
+        str | None, typer.Option("--sep", metavar="CHAR", help="Separator of CSV values; pass the word tab for a tab.")
     ] = None
     decimal: Annotated[
         str | None,
         typer.Option("--decimal", metavar="CHAR", help="Decimal separator of CSV numbers: a point or a comma."),
     ] = None
     encoding: Annotated[
-        str | None, typer.Option("--encoding", metavar="NAME", help="Encoding of CSV, such as latin-1.")
+        str | None, typer.Option("--encoding", metavar="NAME", help="Encoding of a CSV file, such as latin-1.")
     ] = None
 
     @property
     def dialect_options(self) -> dict[str, str]:
-        """The given options, by the names of ``Dialect``."""
+        """The options that were passed, by their field names in ``Dialect``."""
         options = {"sep": "\t" if self.sep == "tab" else self.sep, "decimal": self.decimal, "encoding": self.encoding}
         return {name: value for name, value in options.items() if value is not None}
 
     def apply_to(self, schema: Schema) -> Schema:
-        """Return the schema with these options in its dialect, which is part of the declaration."""
+        """Return the schema with these options in its CSV dialect."""
         changes: dict[str, Any] = self.dialect_options
         if changes.get("decimal") == schema.dialect.thousands:
             changes["thousands"] = ""
@@ -261,5 +266,5 @@ def check_output(path: Path, force: bool) -> None:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
         raise UseError(
-            f"cannot write to {path.parent}: {error.strerror}. Hint: choose another place with -o."
+            f"cannot write to {path.parent}: {error.strerror}. Hint: choose another folder with -o."
         ) from None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command pack, and the verification of a pack."""
+"""Command ``pack``, and verification of release packs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def pack(
     model: Annotated[Path | None, typer.Argument(metavar="MODEL", help="Model file written by veilwood fit.")] = None,
     ledger: Annotated[str | None, typer.Option(metavar="LEDGER", help="Ledger that the fit charged.")] = None,
     key: Annotated[Path | None, typer.Option(metavar="KEY", help="Private key to sign with.")] = None,
-    card: Annotated[Path | None, typer.Option(metavar="CARD.toml", help="Your answers to what no file knows.")] = None,
+    card: Annotated[
+        Path | None,
+        typer.Option(metavar="CARD.toml", help="Card that you filled in: facts that no other file contains."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="DIR", help="Output folder; the archive is DIR.zip.")
     ] = None,
@@ -31,18 +34,19 @@ def pack(
         typer.Option(metavar="QUALITY.json", help="Output of veilwood evaluate. Default: MODEL.quality.json."),
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(metavar="PLAN.json", help="Plan that was approved; its signature is packed too.")
+        Path | None, typer.Option(metavar="PLAN.json", help="Approved plan; its signature is included.")
     ] = None,
     new_card: Annotated[
-        Path | None, typer.Option(metavar="CARD.toml", help="Card without answers to create, alone.")
+        Path | None,
+        typer.Option(metavar="CARD.toml", help="Output file for an empty card; no other option is allowed."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model and all documents of its release, signed.
+    """Write a signed release pack: a model and all documents of its release.
 
-    The folder holds model, certificate, plan, schema with the sources of its bounds, measurements, report, model card,
-    an extract of the ledger, a record for the registry of deployments, a checklist after NIST SP 800-226, a bill of
-    materials, and hashes. Anyone can check all of it with veilwood verify and the public key. Spends no budget.
+    The folder contains the model, certificate, plan, schema with the sources of its bounds, measurements, report, model
+    card, an extract of the ledger, a record for the registry of deployments, a checklist based on NIST SP 800-226, a
+    bill of materials, and hashes. Anyone can check the pack with veilwood verify and the public key. Spends no budget.
 
     \b
     Example:
@@ -51,7 +55,10 @@ def pack(
     """
     if new_card is not None:
         if any(each is not None for each in (model, ledger, key, card, out, evaluation, plan)):
-            raise UseError("--new-card writes a card and packs nothing. Hint: run it alone, then pack with --card.")
+            raise UseError(
+                "--new-card only writes a card and must be the only option. Hint: fill in the card, "
+                "then pack with --card."
+            )
         check_output(new_card, force=False)
         write_file(new_card, card_template().encode())
         text = f"Wrote {new_card}. Answer its {len(SENTENCES)} questions and the facts above them."
@@ -71,7 +78,7 @@ def pack(
 
 
 def verify_and_print(path: Path, signed_by: Path, as_json: bool) -> None:
-    """Verify a pack and print one line per check. Raise SignatureError that names every check that does not hold."""
+    """Verify a pack and print one line per check. Raise SignatureError if any check fails, naming each."""
     checks = verify_pack(path, signed_by)
     failed = [check for check in checks if not check.holds]
     lines = [f"{'holds' if check.holds else 'FAILS':<6} {check.question}: {check.found}" for check in checks]
@@ -81,6 +88,6 @@ def verify_and_print(path: Path, signed_by: Path, as_json: bool) -> None:
     print_result(as_json, data, "\n".join(lines), quiet_text=problems or "holds")
     if failed:
         raise SignatureError(
-            f"{path} is not the pack that was signed, or contradicts itself: "
+            f"{path} is not the pack that was signed, or is inconsistent: "
             f"{'; '.join(check.question for check in failed)}. Hint: get it from the publisher again."
         )

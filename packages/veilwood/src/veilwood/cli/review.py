@@ -18,11 +18,11 @@ from veilwood.drafting.review import MIN_SOURCE_LENGTH, ColumnQuestion, Review, 
 from veilwood.errors import UseError, VeilwoodError
 
 _KEY_HELP: Final = {
-    "a": "accept the usual",
+    "a": "accept the usual bounds",
     "s": "confirm with a source",
     "e": "enter other values",
     "k": "other kind",
-    "r": "change how texts count",
+    "r": "change how text values are read",
     "m": "change missing values",
     "x": "exclude column",
     "u": "undo",
@@ -54,14 +54,14 @@ class ReviewPrompt:
         return True
 
     def _prompt_unit(self) -> bool:
-        """Prompt for the number of rows per person that count. Return False if the custodian stops."""
+        """Prompt for the maximum number of rows per person. Return False if the custodian stops."""
         unit = self.review.privacy_unit
         if unit is None:
             return True
         self.console.print(
             f"Rows with the same [bold]{escape(str(unit['id']))}[/bold] seem to belong to one person. The guarantee "
-            "then protects the person as a whole. At most this many rows per person are used; a larger limit requires "
-            "more noise. If the numbers of rows and persons are public, type them as 20000/9000."
+            "then protects the person as a whole. At most a given number of rows per person is used; a larger number "
+            "requires more noise. If the numbers of rows and persons are public, type them as 20000/9000."
         )
         while True:
             text = str(
@@ -75,7 +75,7 @@ class ReviewPrompt:
             except VeilwoodError as error:
                 self._show_error(str(error))
             except (ValueError, ZeroDivisionError):
-                self._show_error("enter an integer, such as 3, rows and persons, such as 20000/9000, or q to stop")
+                self._show_error("enter an integer such as 3, rows and persons such as 20000/9000, or q to stop")
             else:
                 self.review.save(self.out)
                 return True
@@ -93,7 +93,7 @@ class ReviewPrompt:
             if key in keys:
                 break
             if key.strip():  # Enter and the space bar do nothing: they may follow the answer to a prompt
-                self._show_error(f"that key has no meaning here. Hint: press one of {', '.join(keys)}.")
+                self._show_error(f"this key has no function here. Hint: press one of {', '.join(keys)}.")
         try:
             return self._execute_key(key, question)
         except VeilwoodError as error:
@@ -112,7 +112,7 @@ class ReviewPrompt:
         self.console.print(Panel(Group(*lines, "", help_of_keys), title=title, title_align="left"))
 
     def _execute_key(self, key: str, question: ColumnQuestion) -> bool:
-        """Execute a key. Return False if nothing is left to ask now."""
+        """Execute a key. Return False if no question is left to ask now."""
         match key:
             case "a":
                 self.review.accept_known()
@@ -134,17 +134,17 @@ class ReviewPrompt:
         return True
 
     def _prompt_source(self) -> str:
-        """Prompt for a public source; Enter repeats the last one."""
+        """Prompt for a public source. Enter repeats the previous source."""
         again = f" (Enter: {self.last_source})" if self.last_source else ""
-        typed = typer.prompt(f"Public source of this knowledge{again}", default=self.last_source, show_default=False)
+        typed = typer.prompt(f"Public source of these values{again}", default=self.last_source, show_default=False)
         source = str(typed).strip()
         self.last_source = source if len(source) >= MIN_SOURCE_LENGTH else self.last_source
         return source
 
     def _prompt_text_rule(self, question: ColumnQuestion) -> None:
-        choices = ["1 missing", "2 limits such as <0.6 as their number, others missing"]
-        choices += ["3 as 2, and a column of categories for the frequent ones"] if question.odd else []
-        answer = str(typer.prompt(f"Texts count as: {'; '.join(choices)}", default="2")).strip()
+        choices = ["1 missing", "2 limits such as <0.6: their number; other text: missing"]
+        choices += ["3 as 2, plus a categorical column for frequent text values"] if question.odd else []
+        answer = str(typer.prompt(f"Read text values as: {'; '.join(choices)}", default="2")).strip()
         if answer not in ("1", "2", "3")[: len(choices)]:
             raise UseError(f"{answer!r} is not a choice. Hint: type a number from 1 to {len(choices)}.")
         if answer == "3":
@@ -152,7 +152,7 @@ class ReviewPrompt:
         self.review.set_text_rule("missing" if answer == "1" else "limit")
 
     def _prompt_changes(self) -> None:
-        """Show what was declared, and prompt for columns to change."""
+        """Show the declared columns and prompt for a column to change."""
         table = Table("column", "declared", "source", box=SIMPLE_HEAD, padding=(0, 2, 0, 0))
         for row in self.review.summary():
             table.add_row(*map(escape, row))
@@ -175,7 +175,7 @@ class ReviewPrompt:
 
 
 def _keys_of(question: ColumnQuestion) -> dict[str, str]:
-    """Return the keys that have a meaning for a question, with their help."""
+    """Return the keys that can answer a question, with their help."""
     is_absent = {
         "a": question.proposal is None,
         "r": question.texts is None,
@@ -197,5 +197,7 @@ def _prompt_bounds(*, as_numbers: bool) -> dict[str, Any]:
         return {**bounds}
     text = str(typer.prompt("All categories, separated by commas"))
     if parse_bounds(text) is not None:
-        raise UseError("these are bounds of numbers, and the column has categories. Hint: press k to make it numeric.")
+        raise UseError(
+            "the answer has numeric bounds, but the column is categorical. Hint: press k to make the column numeric."
+        )
     return {"values": parse_categories(text)}

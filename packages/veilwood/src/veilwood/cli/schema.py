@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on schemas: draft and review one, discover one privately, and check a table against it."""
+"""Commands for schemas: draft, review, discover privately, and check a table."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ _COMMA_NUMBER = re.compile(r"[-+]?\d+(\.\d{3})*,\d+")
 schemas = typer.Typer(help="Draft, review, discover or check a schema.", rich_markup_mode=None)
 
 TableArgument = Annotated[
-    str, typer.Argument(metavar="TABLE", help="Table: CSV (also .gz), Parquet, Arrow or spreadsheet; folder or glob.")
+    str,
+    typer.Argument(
+        metavar="TABLE", help="Table as CSV (also .gz), Parquet, Arrow or spreadsheet; or a folder or glob."
+    ),
 ]
-SchemaPath = Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="Schema, a JSON file.")]
+SchemaPath = Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="Schema file (JSON).")]
 
 
 @schemas.command("draft")
@@ -46,7 +49,8 @@ def schema_draft(
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Output file. Default: standard output.")
     ] = None,
     dates: Annotated[
-        str | None, typer.Option(metavar="PARTS", help="Parts of dates to use as columns: year,month,weekday,hour.")
+        str | None,
+        typer.Option(metavar="PARTS", help="Parts of dates to add as columns, such as month,weekday; also year, hour."),
     ] = None,
     csv: options.CsvOptions = options.DEFAULT_CSV,
     force: options.Force = False,
@@ -55,8 +59,8 @@ def schema_draft(
     """Draft a schema from a table, for a custodian to review.
 
     Excludes columns that look like an id, a date, free text or names, and states the reason. Bounds and categories
-    come from the data: until schema review has replaced them, every model fitted with the draft is NOT PRIVATE. Only
-    this command guesses the format of a CSV file; the draft records it.
+    come from the data: until schema review has replaced them, every model fitted with the draft is NOT PRIVATE. This
+    command, unlike all others, guesses the format of a CSV file and records it in the draft.
 
     \b
     Example:
@@ -91,7 +95,7 @@ def schema_draft(
 
 
 def _describe_rules(column: dict[str, Any], draft: dict[str, Any]) -> str:
-    """Return how odd values of a drafted column are read, as text; empty if there are none."""
+    """Return the rules for reading irregular values of a drafted column, as text; empty if it has none."""
     rules = []
     if draft.get("dialect", {}).get("decimals", {}).get(column["name"]) == "either":
         rules.append("decimal points and commas")
@@ -115,13 +119,13 @@ def _commands_after_review(draft: dict[str, Any], schema: Path) -> list[str]:
 
 
 def _describe_dialect(draft: dict[str, Any]) -> str:
-    """Return the CSV dialect as text, and the columns of numbers that were read as text."""
+    """Return the CSV dialect as text, with a hint on numeric columns that were read as text."""
     dialect = ", ".join(f"{name} {value!r}" for name, value in draft.get("dialect", {}).items())
     lines = [f"\nRead with {dialect}."] if dialect else []
     for column in draft["columns"]:
         texts = column.get("values", [])
         if sum(bool(_COMMA_NUMBER.fullmatch(str(text))) for text in texts) > len(texts) / 2:
-            lines.append(f"\n{column['name']!r} looks like numbers with a decimal comma, and was read as text.")
+            lines.append(f"\n{column['name']!r} seems to contain numbers with a decimal comma but was read as text.")
     if len(lines) > bool(dialect):
         lines.append(" Hint: press k in schema review.")
     return "".join(lines)
@@ -129,16 +133,21 @@ def _describe_dialect(draft: dict[str, Any]) -> str:
 
 @schemas.command("review")
 def schema_review(
-    draft_path: Annotated[Path, typer.Argument(metavar="DRAFT", help="Draft, possibly reviewed in part.")],
+    draft_path: Annotated[
+        Path,
+        typer.Argument(metavar="DRAFT", help="Draft written by veilwood schema draft, or a partly reviewed draft."),
+    ],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Output file. Default: the draft.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Output file. Default: DRAFT, which is overwritten."),
     ] = None,
     force: options.Force = False,
 ) -> None:
     """Review a draft, column by column, until every bound is public knowledge.
 
-    One key accepts the usual bounds of the catalogue (age 0 to 120). A bound that was read from the data keeps its
-    mark unless you name a public source. Each answer is saved and can be undone; stop with q and continue later.
+    Press a to accept the usual bounds from the catalogue, such as 0 to 120 for an age. A bound that was read from the
+    data stays marked as not public until you name a public source. Each answer is saved and can be undone. Press q to
+    stop, and run the command again to continue.
 
     \b
     Example:
@@ -148,7 +157,9 @@ def schema_review(
         options.check_output(out, force)
     review, out = Review.load(draft_path), draft_path if out is None else out
     if review.open_columns and not sys.stdin.isatty():
-        raise UseError("a review needs a terminal. Hint: run it at one, or edit the draft and delete the marks.")
+        raise UseError(
+            "a review needs a terminal. Hint: run the command at a terminal, or edit the draft and delete the marks."
+        )
     draft = review.to_dict()
     done = ReviewPrompt(review, out).run()
     left = len(review.open_columns)
@@ -169,14 +180,18 @@ def schema_discover(
     ] = None,
     ledger: options.LedgerPath = None,
     unit: Annotated[
-        str | None, typer.Option("--privacy-unit", metavar="UNIT", help='Protected unit: 3, {"id": "patient", ...}.')
+        str | None,
+        typer.Option(
+            "--privacy-unit", metavar="UNIT", help='Protected unit, such as 3 (rows) or {"id": "patient", ...}.'
+        ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
         typer.Option("--ignore", metavar="COLUMN", help="Column or pattern not to measure; repeatable."),
     ] = None,
     dialect: Annotated[
-        str | None, typer.Option(metavar="JSON", help='Further CSV options: {"nulls": ["NA"], "money": true}.')
+        str | None,
+        typer.Option(metavar="JSON", help='Additional CSV options, such as {"nulls": ["NA"], "money": true}.'),
     ] = None,
     bounds_only: Annotated[
         bool, typer.Option("--bounds-only", help="Measure numeric columns only; delta may be 0.")
@@ -191,9 +206,9 @@ def schema_discover(
 ) -> None:
     """Measure a schema privately if it is not public, and charge the ledger.
 
-    Releases frequent categories, and bounds of numbers, that exceed the noise. Values of a single person stay hidden
+    Releases categories and numeric bounds whose noisy counts are large enough. Values of a single person stay hidden
     except with probability delta. Column names are assumed to be public. Ignore columns that you do not need: each
-    one adds noise to the others. The schema needs no review.
+    column adds noise to the others. The schema needs no review.
 
     \b
     Example:
@@ -239,7 +254,7 @@ def schema_check(
     schema: SchemaPath,
     csv: options.CsvOptions = options.DEFAULT_CSV,
     reopen: Annotated[
-        bool, typer.Option("--reopen", help="Draft columns that do not fit again, for veilwood schema review.")
+        bool, typer.Option("--reopen", help="Redraft the columns that do not fit, for veilwood schema review.")
     ] = False,
     show_values: options.ShowValues = False,
     as_json: options.AsJson = False,

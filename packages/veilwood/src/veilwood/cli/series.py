@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands on series of releases: plan, release and show."""
+"""Commands for a series of releases: plan, release and show."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from veilwood.data.schema import Schema
 from veilwood.models import file as model_file
 from veilwood.series import ReleaseSeries
 
-series_commands = typer.Typer(help="Plan, release and show a series of models under one loss.", rich_markup_mode=None)
+series_commands = typer.Typer(
+    help="Plan, release and show a series of models under one privacy loss.", rich_markup_mode=None
+)
 
 SeriesPath = Annotated[Path, typer.Argument(metavar="SERIES", help="File written by veilwood series plan.")]
 
@@ -27,8 +29,8 @@ SeriesPath = Annotated[Path, typer.Argument(metavar="SERIES", help="File written
 def plan_series(
     schema: SchemaPath,
     releases: Annotated[int, typer.Option(metavar="T", help="Number of releases.")],
-    period: Annotated[str, typer.Option(metavar="COLUMN", help="Column with the period in which a row arrived.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="SERIES", help="Output file of the series.")],
+    period: Annotated[str, typer.Option(metavar="COLUMN", help="Column with the period in which each row arrived.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="SERIES", help="Output file for the series.")],
     estimator: Annotated[
         str, typer.Option("--estimator", metavar="NAME", help="Family: random-trees, matrix-forest or private-forest.")
     ] = "random-trees",
@@ -37,13 +39,17 @@ def plan_series(
     param: options.Params = None,
     drop: options.Drop = False,
     periods: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Periods in order of time. Default: 1 to T.")
+        str | None, typer.Option(metavar="A,B,...", help="Periods in chronological order. Default: 1 to T.")
     ] = None,
     prefix: Annotated[
-        int | None, typer.Option(metavar="N", help="Leading characters of the column that count, such as 7 of a date.")
+        int | None,
+        typer.Option(
+            metavar="N", help="Number of leading characters of the column that give the period, such as 7 of a date."
+        ),
     ] = None,
     strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="Factor of time: auto, optimized, banded, toeplitz or splitting.")
+        str,
+        typer.Option(metavar="NAME", help="Factorisation over time: auto, optimized, banded, toeplitz or splitting."),
     ] = "auto",
     objective: Annotated[
         str, typer.Option(metavar="NAME", help="Variance to minimise over the releases: largest or mean.")
@@ -52,15 +58,15 @@ def plan_series(
         str | None, typer.Option(metavar="COLUMN", help="Column with the tree of each row, for disjoint trees.")
     ] = None,
     plan: Annotated[
-        Path | None, typer.Option(metavar="PLAN.json", help="Output file of the plan, to be signed.")
+        Path | None, typer.Option(metavar="PLAN.json", help="Output file for the plan, which can be signed.")
     ] = None,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Plan a series of releases, without reading data.
 
-    Prints the loss of all releases together, the noise of the worst one, and how the strategies compare. The series is
-    charged when its first release is made.
+    Prints the total privacy loss of all releases, the largest noise of any release, and a comparison of strategies. The
+    first release charges the ledger for the whole series.
 
     \b
     Example:
@@ -93,18 +99,20 @@ def make_release(
     table: TableArgument,
     ledger: Annotated[str, typer.Option("--ledger", metavar="LEDGER", help="Ledger to charge.")],
     number: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of the release, for jobs that may be run twice.")
+        int | None, typer.Option(metavar="N", help="Number of the release. A job that passes it can safely run twice.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="MODEL", help="Output file. Default: name of SERIES, with its number."),
+        typer.Option(
+            "--out", "-o", metavar="MODEL", help="Output file. Default: name of SERIES and number of the release."
+        ),
     ] = None,
     spend: options.SpendOptions = options.DEFAULT_SPEND_OPTIONS,
 ) -> None:
     """Release the model of the next period of a series.
 
-    The first release charges the ledger for all of them. A release that was made already is written again, and no row
-    is read. No period is measured twice.
+    The first release charges the ledger for the whole series. If the release was made before, its model is written
+    again without reading a row. No period is measured twice.
 
     \b
     Example:
@@ -132,11 +140,11 @@ def make_release(
 def show_series(
     series: SeriesPath,
     withdrawn: Annotated[
-        bool, typer.Option("--withdrawn", help="State what the guarantee covers once rows are removed.")
+        bool, typer.Option("--withdrawn", help="Print what the guarantee covers after rows are removed.")
     ] = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Print the plan of a series and which releases were made, or a statement for people who withdraw consent.
+    """Print the plan and releases of a series, or a statement for people who withdraw consent.
 
     \b
     Example:

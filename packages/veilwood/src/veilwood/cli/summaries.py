@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan and an evaluation say in a few lines of a terminal."""
+"""Summaries of plans and evaluations in a few lines for a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAX_STEPS: Final = 8  # lines; all steps are in the JSON
 
 
 def describe_plan(plan: Plan, schema: Schema, ledger: Ledger | None = None, expected: Sequence[str] = ()) -> str:
-    """Return a plan as a few lines: what, at what loss, in which steps, and what to expect."""
+    """Return a summary of a plan: estimator, budget, steps and expected quality."""
     left = ""
     if ledger is not None and ledger.budget is not None:
         left = f" ({ledger.remaining} left in {ledger.name})"
@@ -41,7 +41,7 @@ def describe_plan(plan: Plan, schema: Schema, ledger: Ledger | None = None, expe
 
 
 def _step_lines(plan: Plan) -> list[str]:
-    """Return the steps of a plan, merged, each with its noise and loss in a column."""
+    """Return one line per merged step of a plan, with its noise and loss in aligned columns."""
     by_name = {step.name: step for step in plan.steps}
     lines: list[tuple[str, str]] = []
     for group in merge_steps(step.to_dict() for step in plan.steps):
@@ -53,7 +53,7 @@ def _step_lines(plan: Plan) -> list[str]:
     if plan.choices.get("method") == "adaptive":
         whole, spent = plan.loss.epsilon, sum((step.loss.epsilon or Fraction(0)) for step in plan.steps)
         rest = "" if whole is None or whole <= spent else f"epsilon={float(whole - spent):g}"
-        lines.append(("then what follows from the released values, at most", rest))
+        lines.append(("then adaptive steps that depend on released values, at most", rest))
     width = max(len(text) for text, _ in lines)
     if width > terminal_width() - 26:
         return [f"{text}, {loss}".rstrip(", ") for text, loss in lines]
@@ -61,7 +61,7 @@ def _step_lines(plan: Plan) -> list[str]:
 
 
 def describe_quality(quality: Quality) -> str:
-    """Return what was learned in one line: the measure to read first, then the one that everybody knows."""
+    """Return the quality of a model in one line, with the most informative measure first."""
     scores = quality.scores
     if "auc" not in scores:
         return ", ".join(f"{name.replace('_', ' ')} {scores[name]}" for name in ("r2", "mae"))

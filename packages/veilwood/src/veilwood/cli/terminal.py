@@ -12,18 +12,18 @@ MAX_WIDTH: Final = 110  # characters: longer lines are hard to read
 
 
 def terminal_width() -> int:
-    """Return the number of characters of a line: that of the terminal, and at most ``MAX_WIDTH``."""
+    """Return the width of the terminal in characters, at most ``MAX_WIDTH``."""
     return min(shutil.get_terminal_size((MAX_WIDTH, 24)).columns, MAX_WIDTH)
 
 
 def wrap_lines(text: str, width: int | None = None, indent: str = "") -> str:
-    """Return text whose lines break between words; what follows the first line of each is indented."""
+    """Return text with its lines wrapped between words and continuation lines indented."""
     width = width or terminal_width()
     return "\n".join(_fill(line, width, "", indent) for line in text.splitlines())
 
 
 def labelled(rows: Iterable[tuple[str, str | Sequence[str]]], width: int | None = None) -> str:
-    """Return labels with texts beside them, wrapped; each of several texts begins a line.
+    """Return labels next to their texts, wrapped. Each text of a label starts on a new line.
 
     >>> print(labelled([("Plan", "one two three"), ("Budget", ["epsilon 1", "at most"])], width=20))
     Plan    one two
@@ -44,7 +44,7 @@ def labelled(rows: Iterable[tuple[str, str | Sequence[str]]], width: int | None 
 
 
 def _fill(text: str, width: int, first: str, rest: str) -> str:
-    """Wrap a text between words; runs of spaces inside of a line that fits stay."""
+    """Wrap a text between words. A line that fits keeps its runs of spaces."""
     if len(first + text) <= width:
         return first + text
     return textwrap.fill(
@@ -53,7 +53,7 @@ def _fill(text: str, width: int, first: str, rest: str) -> str:
 
 
 def print_markdown(text: str) -> None:
-    """Print Markdown: as a page at a terminal, and as it is into a file."""
+    """Print Markdown: formatted at a terminal, unchanged to a file or pipe."""
     from rich.console import Console
     from rich.markdown import Markdown
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scikit-learn estimators. ``__init__.pyi`` lists them; a family is imported when it is first used.
+"""The scikit-learn estimators. ``__init__.pyi`` lists them; each family is imported on first use.
 
 What all estimators share is in ``base``, and the protocol of their methods in ``method``.
 """
@@ -16,7 +16,7 @@ def __dir__() -> list[str]:
 
 
 def family_of(name: str) -> str:
-    """Return the family of an estimator, as the command line names it.
+    """Return the name of an estimator's family on the command line.
 
     >>> family_of("RandomTreesClassifier"), family_of("RandomTreesRegressor")
     ('random-trees', 'random-trees')

@@ -62,7 +62,7 @@ def _is_infer(schema: object) -> bool:
 def _equal_or_false(one: Any, other: Any) -> bool:
     try:
         return bool(one == other)
-    except ValueError:  # an array among the values: planning again is always correct
+    except ValueError:  # a value is an array: treat it as changed, because planning again is always correct
         return False
 
 
@@ -99,7 +99,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     schema_: Schema
     plan_: Plan
     privacy_: PrivacyCertificate
-    measurements_: tuple[Measurement, ...]  # what the door released, and the model follows from
+    measurements_: tuple[Measurement, ...]  # released by the door; the model is computed from them
     model_: Any
     evaluation_: Evaluation
     statements_: tuple[str, ...] = ()  # SHA-256 of each SQL statement, if the rows were counted in a database
@@ -110,7 +110,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     # -- public ----------------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
-        """Return the plan of ``fit``: every release and its privacy loss. Reads no data and spends nothing."""
+        """Return the plan of ``fit``: every release and its privacy loss. Reads no data and spends no budget."""
         return self._design_for(self._resolve_schema()[0]).plan
 
     def fit(
@@ -130,24 +130,24 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         ----------
         X : dataframe, array, path, folder, glob, pyarrow dataset, iterator of tables, or frame of a cluster
             The rows. A file, or a table without ``y``, must contain the target column of the schema. Frames of Dask,
-            Spark and Ray are counted on their cluster. An iterator can be read once, so forests that grow level by
-            level refuse it. For secure training, pass the parties of ``veilwood_secure`` instead.
+            Spark and Ray are counted on their cluster. An iterator can be read only once, so forests that grow level
+            by level reject it. For secure training, pass the parties of ``veilwood_secure`` instead.
         y : array-like, optional
             The target.
         plan : Plan or path, optional
-            A plan made, and perhaps signed, before. ``fit`` executes exactly this plan, or raises PlanError and lists
-            the differences. Default: the plan that ``plan()`` returned last, if no parameter has changed since.
+            A saved, perhaps signed, plan. ``fit`` executes exactly this plan, or raises PlanError and lists the
+            differences. Default: the plan that ``plan()`` returned last, if no parameter has changed since.
         holdout_fraction : float, optional
             Fraction of the units to hold out, such as 0.2, chosen by a secret key. The model is trained on the other
-            units and evaluated on these; ``evaluation_`` has the result. If the unit is one row or all rows of an id,
-            and neighbours are made by adding or removing it, this costs nothing more, because each unit is in one
-            part only (proofs/evaluation.md).
+            units and evaluated on the held-out units; ``evaluation_`` is the result. If the unit is one row or all rows
+            of an id and adjacency is "add-remove", the evaluation spends no additional budget, because each unit is
+            either trained on or held out (proofs/evaluation.md).
         evaluate_epsilon : float, optional
-            For other units and adjacencies: the privacy loss of the evaluation, added to that of the fit and recorded
-            in a ledger entry of its own.
+            Required for other units and adjacencies: the privacy loss of the evaluation. It adds to the loss of the fit
+            and is recorded in a separate ledger entry.
         sample_weight : array-like, optional
             Weight of each row, from 0 to the parameter ``max_weight``; larger weights are clipped to it. The noise
-            grows with ``max_weight``, because one row can count that much.
+            grows with ``max_weight``, because one row can have that much weight.
 
         Returns
         -------
@@ -175,7 +175,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     @property
     def feature_importances_(self) -> Floats:
-        """Importance of each column, adding up to 1. Free: computed from released values."""
+        """Importances of the columns, which add up to 1. Computed from released values: spends no budget."""
         check_is_fitted(self, "model_")
         strengths: Floats = self.model_.column_strengths()
         total = strengths.sum()
@@ -184,29 +184,29 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     # -- for other packages of this library ----------------------------------------------------------------------------
 
     def _make_method(self) -> Method[Any]:
-        """Return the method for the current parameters, validated; with a size of "auto", one that chooses the size."""
+        """Return the method for the current, validated parameters. With size "auto", the method chooses the size."""
         bases = (base for base in type(self).__mro__ if issubclass(base, Parameters))
         own = next(base for base in bases if not issubclass(base, BaseForest))  # the parameters of the family
         return method_of(self._method_class.from_parameters, own, self)
 
     def _requested_privacy(self, schema: Schema | None = None) -> tuple[Loss, Neighbours]:
-        """Validate the privacy parameters and return loss and neighbours. Raises before anything is spent.
+        """Validate the privacy parameters and return the loss and the neighbours. Raise before any budget is spent.
 
         Without ``schema``, the unit is that of the schema of the estimator.
         """
         if self.n_jobs is not None and (not is_int_in(self.n_jobs, -MAX_THREADS, MAX_THREADS) or self.n_jobs == 0):
             raise errors.ParameterError(
-                "n_jobs", self.n_jobs, "is not a number of threads", f"choose 1 to {MAX_THREADS}, or -1 for all"
+                "n_jobs", self.n_jobs, "must be a number of threads", f"choose 1 to {MAX_THREADS}, or -1 for all"
             )
         if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
-            raise errors.ParameterError("invalid", self.invalid, "must be 'refuse' or 'drop'", "pass one of them")
+            raise errors.ParameterError("invalid", self.invalid, "must be 'refuse' or 'drop'")
         neighbours = Neighbours.from_parameters(self.adjacency, self._protected_unit(schema))
         if self.max_weight is not None:
             neighbours = replace(neighbours, unit=scale_unit(neighbours.unit, check_max_weight(self.max_weight)))
         return requested_loss(self.epsilon, self.delta), neighbours
 
     def _protected_unit(self, schema: Schema | None = None) -> Unit:
-        """Return the unit to protect: that of the parameter, else that of the schema, else one row."""
+        """Return the unit to protect: ``privacy_unit`` if set, otherwise the unit of the schema, otherwise one row."""
         if self.privacy_unit is not None:
             return resolve_unit(self.privacy_unit)
         if schema is None and self.schema is not None and not _is_infer(self.schema):
@@ -219,7 +219,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         if _is_infer(self.schema):
             if X is None or isinstance(X, JointRows):
                 raise errors.UseError(
-                    "schema='infer' reads the rows, which a plan does not have. Hint: declare a schema."
+                    "schema='infer' needs rows, and a plan is made without rows. Hint: declare a schema."
                 )
             schema = Schema.infer(X, y, self._task)
         else:
@@ -227,7 +227,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             schema = schema if y is None else schema.for_labels(y)
             if self.privacy_unit is not None:
                 warn_of_smaller_unit(resolve_unit(self.privacy_unit), schema.privacy_unit, schema.name)
-        if self.class_weight is not None:  # used only after the release, so validated before it
+        if self.class_weight is not None:  # validated now, because it is used only after the release
             explicit_weights(self.class_weight, class_labels(schema))
         return self._check_task(schema), INFERRED_SCHEMA if schema.inferred else None
 
@@ -252,7 +252,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
                 differs.append(f"random_state: {plan.public_seed} planned, {self.random_state} now")
             if differs:
                 raise errors.PlanError(
-                    f"this would not carry out the plan {plan.fingerprint()[:12]}: {'; '.join(differs)}. "
+                    f"the fit would not execute the plan {plan.fingerprint()[:12]}: {'; '.join(differs)}. "
                     "Hint: use the planned parameters and schema, or make a new plan."
                 )
             return replace(design, plan=plan)  # the signed plan itself, to the last digit
@@ -268,8 +268,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """Measure through a door, and build the model from the released values."""
         earlier = {name: getattr(self, name) for name in self._fitted_attributes()}
         released = release.measure(measure)
-        self._prepared = self._unfinished = None  # used up: the next fit needs a plan and counts of its own
-        # Only now: a refused or interrupted refit keeps the earlier model, whose loss has been spent.
+        self._prepared = self._unfinished = None  # used up: the next fit needs a new plan and new counts
+        # Removed only now: after a rejected or interrupted refit, the earlier model, whose loss is spent, must remain.
         self._remove_attributes(list(earlier))
         try:
             self._set_certificate(release)
@@ -278,7 +278,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         except BaseException as error:
             self._remove_attributes(self._fitted_attributes())
             self.__dict__.update(earlier)
-            error.add_note(f"{release.door.plan.loss} was spent; nothing was learned from it.")
+            error.add_note(f"{release.door.plan.loss} was spent, but no model was built.")
             raise
         warning = method.utility_warning(self.plan_, self.model_)
         if warning is not None:
@@ -292,25 +292,25 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             setattr(self, f"{name}_", getattr(model, name))
 
     def _prediction_model(self) -> Model:
-        """Return the model that all predictions come from."""
+        """Return the model that makes all predictions."""
         model: Model = self.model_
         return model
 
     def _encode_rows(self, X: Any) -> Codes:
-        """Encode the rows of a prediction; requires a fitted estimator."""
+        """Encode the rows to predict. Requires a fitted estimator."""
         if "model_" not in vars(self):
             check_is_fitted(self, "model_")
         AMBIENT_JOBS.set(self.n_jobs)
         return self._encode_with(self.model_.encoding, X)
 
     def _predict_rows(self, X: Any, unknown: UnknownRule | None) -> tuple[Floats, AnyArray]:
-        """Return outputs and labels of new rows; for regression both are the predicted numbers."""
+        """Return the outputs and labels of new rows. For regression, both are the predicted numbers."""
         if unknown is None and isinstance(X, pd.DataFrame | np.ndarray):
             return self._predict_in_memory(X)
         return predict_rows(self, X, unknown)
 
     def _predict_in_memory(self, X: Any) -> tuple[Floats, AnyArray]:
-        """Return the same for a table in memory, all of whose values the schema allows."""
+        """Return the outputs and labels of a table in memory that satisfies the schema."""
         try:
             predicted = self._predict_encoded(self._encode_rows(X))
         except errors.OutOfSchemaError as error:
@@ -322,14 +322,14 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _make_door(self, X: Any, plan: Plan, not_private: str | None) -> Door:
-        """Return the door of a fit: joint rows of several owners have one of their own."""
+        """Return the release door of a fit. Rows of several owners bring their own door."""
         ledger = open_ledger(self.ledger)
         if isinstance(X, JointRows):
             return X.make_door(self, ledger)
         return Door(plan, ledger, not_private=not_private, table=handle_of(X))
 
     def _open_sources(self, X: Any, y: Any, encoding: Encoding, holdout: Holdout, sample_weight: Any) -> list[Source]:
-        """Open the rows to train on and, if units are held out, those to evaluate on."""
+        """Open the training rows and, if units are held out, the evaluation rows."""
         AMBIENT_JOBS.set(self.n_jobs)
         weights = None if sample_weight is None else Weights.validated(sample_weight, self.max_weight)
         unit = self._protected_unit(encoding.schema)  # bounds rows per unit, before weights make copies of them
@@ -346,7 +346,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         return [name for name in vars(self) if name.endswith("_") and not name.startswith("_")]
 
     def _remove_attributes(self, names: list[str]) -> None:
-        """Delete attributes of an earlier fit, so that no certificate accompanies the leaves of another fit."""
+        """Delete attributes of an earlier fit, so that its certificate is never paired with a different model."""
         for name in names:
             delattr(self, name)
 
@@ -360,18 +360,18 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _reject_arguments(self, unsupported: dict[str, Any]) -> None:
         if unsupported:
-            raise errors.UseError(f"{', '.join(unsupported)} cannot be given here. Hint: drop the argument.")
+            raise errors.UseError(f"{', '.join(unsupported)} cannot be passed here. Hint: remove the argument.")
 
     def _check_task(self, schema: Schema) -> Schema:
         if schema.task != self._task:
             raise errors.SchemaError(
-                f"schema {schema.name!r} is for {schema.task}, and {type(self).__name__} does {self._task}. "
-                "Hint: use the other estimator of the pair, or another schema."
+                f"schema {schema.name!r} is for {schema.task}, but {type(self).__name__} is for {self._task}. "
+                "Hint: use the estimator for the other task, or another schema."
             )
         return schema
 
     def _set_schema_attributes(self, schema: Schema, encoding: Encoding) -> None:
-        """Set the attributes that follow from the schema alone."""
+        """Set the attributes that depend on the schema alone."""
         self.schema_ = schema
         self.n_features_in_ = len(schema.features)
         self.feature_names_in_ = np.array(schema.feature_names, dtype=object)
@@ -399,7 +399,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         return state
 
     def _html_repr(self) -> str:
-        """Show the estimator in a notebook, below a badge of its guarantee."""
+        """Return the HTML for notebooks: the estimator below a badge that shows its guarantee."""
         certificate = getattr(self, "privacy_", None)
         epsilon = self.get_params(deep=False).get("epsilon")
         if certificate is not None:
@@ -415,7 +415,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         text: str = super().__repr__(N_CHAR_MAX)
         if (
             "epsilon" in self.get_params(deep=False) and "epsilon=" not in text
-        ):  # a default is part of the guarantee too, so it is printed
+        ):  # printed even if it is the default, because it belongs to the guarantee
             name = f"{type(self).__name__}("
             rest = text.removeprefix(name)
             text = f"{name}epsilon={self.epsilon!r}{'' if rest == ')' else ', '}{rest}"
@@ -426,8 +426,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 def _warn_exact_score() -> None:
     warn_once(
         "score",
-        "score() is exact: whoever sees it learns something about each of its rows that no certificate covers. On "
-        "public rows that is fine. Hint: on private rows use vw.evaluate(model, X, y, epsilon=0.1, ledger=...).",
+        "score() is exact: it reveals something about its rows that no certificate covers. This is fine for public "
+        "rows. Hint: on private rows use vw.evaluate(model, X, y, epsilon=0.1, ledger=...).",
     )
 
 
@@ -438,16 +438,16 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
 
     @predict_on_clusters
     def predict_proba(self, X: Any, *, unknown: UnknownRule | None = None) -> Floats:
-        """Return the probability of each class, as ``predict`` does; rows that are skipped get NaN."""
+        """Return the probability of each class. Rows are treated as in ``predict``; skipped rows get NaN."""
         return self._predict_rows(X, unknown)[0]
 
     def predict_log_proba(self, X: Any) -> Floats:
-        """Return the logarithm of each class's probability. Free: computed from released values."""
+        """Return the logarithm of each class's probability. Spends no budget."""
         logs: Floats = np.log(self.predict_proba(X))
         return logs
 
     def decision_function(self, X: Any) -> Floats:
-        """Return log-odds of the second of two classes, or of each class relative to the mean. Free.
+        """Return the log-odds of the second of two classes, or of each class relative to the mean. Spends no budget.
 
         For two classes, a value above 0 means that the second class is more probable.
         """
@@ -458,17 +458,17 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
 
     @predict_on_clusters
     def predict(self, X: Any, *, unknown: UnknownRule | None = None) -> AnyArray:
-        """Return the predicted classes. Free: computed from released values.
+        """Return the predicted classes. Spends no budget: they are computed from released values.
 
         Parameters
         ----------
         X : dataframe, array, path, folder, glob, or frame of a cluster
             The rows. Files need no target.
         unknown : {"other", "missing", "skip", "refuse"}, optional
-            What a value counts as that the schema does not allow. "other", the default for files: the mean of the
-            predictions for all categories; an unusable number is missing, and if the column has no missing values, the
-            row is skipped. "missing": a missing value. "skip": None is predicted. A warning says how many rows were
-            affected. "refuse", the default for tables in memory: an error.
+            Treatment of values that the schema does not allow. "other", the default for files: average the predictions
+            over all categories; treat an unusable number as missing, or skip the row if the column has no missing
+            values. "missing": treat the value as missing. "skip": predict None. These rules issue a warning with the
+            number of affected rows. "refuse", the default for tables in memory: raise an error.
         """
         return self._predict_rows(X, unknown)[1]
 
@@ -488,8 +488,8 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy.
 
-        Classes are compared as in ``fit``, whether ``y`` has them as numbers or as text. The result is exact: for
-        private rows use ``vw.evaluate``.
+        Classes in ``y`` may be numbers or text, as in ``fit``. The result is exact: for private rows, use
+        ``vw.evaluate``.
         """
         _warn_exact_score()
         predicted, encode = self.predict(X), self.model_.encoding.encode_target
@@ -507,17 +507,17 @@ class Regressor(RegressorMixin, BaseForest):  # type: ignore[misc]
 
     @predict_on_clusters
     def predict(self, X: Any, *, unknown: UnknownRule | None = None) -> Floats:
-        """Return predicted targets, inside the schema's bounds. Free: computed from released values.
+        """Return the predicted targets, within the schema's bounds. Spends no budget.
 
         Parameters
         ----------
         X : dataframe, array, path, folder, glob, or frame of a cluster
             The rows. Files need no target.
         unknown : {"other", "missing", "skip", "refuse"}, optional
-            What a value counts as that the schema does not allow. "other", the default for files: the mean of the
-            predictions for all categories; an unusable number is missing, and if the column has no missing values, the
-            row is skipped. "missing": a missing value. "skip": NaN is predicted. A warning says how many rows were
-            affected. "refuse", the default for tables in memory: an error.
+            Treatment of values that the schema does not allow. "other", the default for files: average the predictions
+            over all categories; treat an unusable number as missing, or skip the row if the column has no missing
+            values. "missing": treat the value as missing. "skip": predict NaN. These rules issue a warning with the
+            number of affected rows. "refuse", the default for tables in memory: raise an error.
         """
         return self._predict_rows(X, unknown)[1]
 
@@ -527,7 +527,7 @@ class Regressor(RegressorMixin, BaseForest):  # type: ignore[misc]
         return numbers
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return R2. The result is exact: for private rows use ``vw.evaluate``."""
+        """Return the R2 score. The result is exact: for private rows, use ``vw.evaluate``."""
         _warn_exact_score()
         return float(super().score(X, y, sample_weight))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of classes in predictions: post-processing of a released model, at no privacy loss."""
+"""Class weights in predictions: post-processing of a released model, without privacy loss."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HINT = "pass 'balanced', or a weight above 0 for some classes, such as {'yes': 
 
 @dataclass(frozen=True, eq=False)
 class ReweightedModel(Model):
-    """Model whose class probabilities are multiplied by weights, as if each class had that many times its rows."""
+    """Model whose class probabilities are multiplied by weights, as if the number of rows per class were multiplied."""
 
     model: Model
     weights: Floats
@@ -34,13 +34,13 @@ class ReweightedModel(Model):
 
 
 def weighted_model(class_weight: object, classes: AnyArray, model: Model) -> Model:
-    """Return a model with reweighted classes: post-processing of the released one."""
+    """Return a model with reweighted classes, computed from the released model."""
     weights = resolve_weights(class_weight, classes, model)
     return model if weights is None else ReweightedModel(model.encoding, model, weights)
 
 
 def resolve_weights(class_weight: object, classes: AnyArray, model: Model) -> Floats | None:
-    """Return the weight of each class, or None if all count the same."""
+    """Return the weight of each class, or None if all weights are equal."""
     if class_weight is None:
         return None
     given = explicit_weights(class_weight, classes)
@@ -51,7 +51,7 @@ def resolve_weights(class_weight: object, classes: AnyArray, model: Model) -> Fl
 
 
 def explicit_weights(class_weight: object, classes: AnyArray) -> Floats | None:
-    """Return the weights that the caller passed, or None if classes are to be balanced."""
+    """Return the weight of each class that the caller passed, or None for "balanced" or no weights."""
     if isinstance(class_weight, str) and class_weight == "balanced":
         return None
     if not isinstance(class_weight, Mapping):
@@ -62,7 +62,7 @@ def explicit_weights(class_weight: object, classes: AnyArray) -> Floats | None:
         number = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
         if label not in known or not number or not 0 < float(weight) < float("inf"):
             raise ParameterError(
-                "class_weight", class_weight, f"must have positive weights of the classes {list(classes)}", _HINT
+                "class_weight", class_weight, f"must map classes of {list(classes)} to positive weights", _HINT
             )
         weights[known.index(label)] = float(weight)
     return weights

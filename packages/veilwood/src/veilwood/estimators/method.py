@@ -2,14 +2,14 @@
 """Protocol of a method: how a family of forests is planned, measured, built into a model and restored from a file.
 
 A method uses no scikit-learn, no ledger and no file. It is a frozen object made of a family's parameters and a task.
-Estimators, federated training and audits run it by the same calls::
+Estimators, federated training and audits run a method by the same calls::
 
     request  = FitRequest(...)                                           schema, loss, neighbours, seed: all public
     design   = method.make_design(request)                               public: encoding, structure, plan
     with Door(design.plan, ledger) as door:                              charges the ledger
         released = method.measure_rows(design, source, door, n_jobs)     private rows in, noisy numbers out
     model    = method.build_model(design, door.plan, released, n_jobs)   public: arrays, ready to predict
-    model.predict_outputs(model.encoding.encode(X))                      free
+    model.predict_outputs(model.encoding.encode(X))                      spends no budget
 
     model    = method.restore_model(schema, plan, model.to_arrays())     the same model, from a file
 
@@ -46,7 +46,7 @@ from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import Forest
 
 Arrays: TypeAlias = Mapping[str, AnyArray]
-MAX_ROWS: Final = 10**15  # largest n_rows that can be declared
+MAX_ROWS: Final = 10**15  # largest n_rows that a caller can declare
 
 
 # -- public inputs of a fit, and the design that follows from them -----------------------------------------------------
@@ -54,11 +54,11 @@ MAX_ROWS: Final = 10**15  # largest n_rows that can be declared
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
-    """Decisions that a plan records besides its steps and layout, and that an execution of the plan does not repeat.
+    """Decisions that a plan records besides its steps and layout. Executing the plan does not decide them again.
 
-    A family inherits this class and adds one field per decision. A plan holds the JSON form (``Plan.choices``), in
-    which fields that are None are left out. A plan may come from a file: ``__post_init__`` checks values, and an error
-    raised there makes ``from_choices`` raise PlanError.
+    A family inherits this class and adds one field per decision. A plan holds the JSON form (``Plan.choices``), which
+    omits fields that are None. Because a plan may come from a file, ``__post_init__`` checks the values;
+    ``from_choices`` turns its errors into PlanError.
 
     Examples
     --------
@@ -71,14 +71,14 @@ class Decisions:
     method: str | None = None
     """Variant of the fit, if its family has several."""
     law: str | None = None
-    """Accounting that was chosen for its smaller noise: "pure" or "zcdp"."""
+    """Accounting with the smaller noise: "pure" or "zcdp"."""
     structure: str | None = None
     """SHA-256 of the trees, if they are grown before the data is read."""
 
     def __post_init__(self) -> None:
         """Raise ValueError if a decision is not one of its options."""
         if not all(isinstance(text, str | None) for text in (self.method, self.law, self.structure)):
-            raise ValueError("method, law and structure are texts")
+            raise ValueError("method, law and structure must be strings")
 
     def to_choices(self) -> dict[str, Any]:
         """Return the decisions as plain JSON values."""
@@ -90,7 +90,7 @@ class Decisions:
 
     @classmethod
     def from_choices(cls, choices: Mapping[str, Any]) -> Self:
-        """Read the decisions of a plan. Raise PlanError if they are not such decisions."""
+        """Read the decisions of a plan. Raise PlanError if they are not valid for this family."""
         try:
             return cls(**choices)
         except (TypeError, ValueError, KeyError, IndexError, ArithmeticError) as error:
@@ -123,7 +123,7 @@ def check_n_rows(n_rows: object) -> None:
     if n_rows is not None and not is_int_in(n_rows, 1, MAX_ROWS):
         raise ParameterError(
             "n_rows", n_rows, "must be an integer from 1 to 10^15",
-            "pass the number of rows, or an estimate of it, if that is public; otherwise leave it out and a first step "
+            "pass the number of rows, or an estimate of it, if that is public; otherwise omit n_rows, and a first step "
             "estimates it",
         )  # fmt: skip
 
@@ -142,12 +142,12 @@ class FitRequest:
     seed: int
     """Public seed of the structure."""
     decisions: Mapping[str, Any] = field(default_factory=dict)
-    """Decisions of an earlier plan, which need not be searched again."""
+    """Decisions of an earlier plan, which need not be made again."""
     known_forest: Forest | None = None
-    """Trees already known to follow from the seed, which need not be grown again."""
+    """Trees already grown from the seed, which need not be grown again."""
 
     def make_plan(self, steps: tuple[Step, ...], released: str, layout: Layout, leaf_error: float, **more: Any) -> Plan:
-        """Assemble a plan; ``leaf_error`` is the expected squared error of a leaf."""
+        """Assemble a plan. ``leaf_error`` is the expected squared error of a leaf."""
         return Plan(
             estimator=self.estimator,
             parameters=self.parameters,
@@ -179,14 +179,14 @@ class ForestDesign(Design):
     forest: Forest
 
 
-# -- what is learned: public -----------------------------------------------------------------------------------------
+# -- learned models: public ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Model(ABC):
-    """Learned model: public arrays only, prepared once so that predictions are a lookup.
+    """Learned model. Contains public arrays only, prepared once so that predictions are table lookups.
 
-    ``public_attributes`` names the attributes that a fitted estimator shows, each with an underscore behind it.
+    ``public_attributes`` names the attributes that a fitted estimator exposes, each with a trailing underscore.
     """
 
     encoding: Encoding
@@ -194,12 +194,12 @@ class Model(ABC):
     public_attributes: ClassVar[tuple[str, ...]] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out cached values, so that copies are equal whether or not anything was predicted."""
+        """Return the state without cached values, so that copies are equal before and after predictions."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     @property
     def votes_by_chance(self) -> bool:
-        """Whether the predicted class of a row is drawn by its probabilities, not their maximum."""
+        """Whether the predicted class is drawn from the class probabilities instead of being the most probable."""
         return False
 
     @abstractmethod
@@ -212,11 +212,11 @@ class Model(ABC):
         return shares, np.asarray(shares.argmax(axis=1))
 
     def class_frequencies(self) -> Floats:
-        """Return the released class frequencies, the prediction for a row about which nothing is known."""
+        """Return the released class frequencies: the prediction for a row of which all values are unknown."""
         raise UseError(f"{type(self).__name__} is a regression model and has no classes.")
 
     def column_strengths(self) -> Floats:
-        """Return how much each column contributes, from released values. Noise alone gives every column some."""
+        """Return the contribution of each column, from released values. Noise makes every contribution positive."""
         raise UseError(f"{type(self).__name__} does not attribute its predictions to columns.")
 
     @abstractmethod
@@ -226,7 +226,7 @@ class Model(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ForestModel(Model):
-    """Model whose outputs follow from sums of leaf values over trees; subclasses turn sums into outputs."""
+    """Model that sums leaf values over trees; subclasses turn the sums into outputs."""
 
     forest: Forest
     leaf_values: Floats  # one row per leaf
@@ -250,17 +250,17 @@ class Method(ABC, Generic[P]):
     parameters: P
     task: TaskKind
 
-    multi_pass: ClassVar[bool] = True  # reads the rows several times, so that a single-pass iterator is refused
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # allowed values of parameters that are texts
+    multi_pass: ClassVar[bool] = True  # reads the rows several times, so a single-pass iterator is rejected
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # allowed values of string parameters
 
     @classmethod
     def from_parameters(cls, parameters: P, task: TaskKind) -> Method[P]:
-        """Return the method for these parameters. A family may return one that chooses what they leave open."""
+        """Return the method for these parameters. A family may return a method that chooses unset parameters."""
         return cls(parameters, task)
 
     @property
     def histogram_kind(self) -> Literal["counts", "moments"] | None:
-        """Contents of three-dimensional sums. Servers check that uploaded rows support it before computing them."""
+        """Contents of the three-dimensional sums. Servers first check that the uploaded rows support this kind."""
         return None
 
     def check_parameters(self) -> None:
@@ -279,14 +279,14 @@ class Method(ABC, Generic[P]):
 
     @abstractmethod
     def build_model(self, design: Any, plan: Plan, released: Any, n_jobs: int | None = None) -> Model:
-        """Build a model from the released values. ``plan`` is the door's, which the method may have refined."""
+        """Build a model from the released values. ``plan`` is the door's plan, which the method may have refined."""
 
     @abstractmethod
     def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
         """Rebuild a model from the arrays of a file. Raise ``ModelFileError`` if they do not describe one."""
 
     def may_promise(self, requested: Loss) -> tuple[Loss, ...]:
-        """Return the losses that a plan may have for a requested one: the same, or a pure one, which promises more."""
+        """Return the losses that a plan may have for a requested loss: the same, or a pure loss, which is stronger."""
         return (requested,) if requested.epsilon is None else (requested, Loss.pure(requested.epsilon))
 
     def replan_request(self, request: FitRequest, plan: Plan) -> Plan:
@@ -308,7 +308,7 @@ class Method(ABC, Generic[P]):
 class OnePassMethod(Method[P]):
     """Base class of methods that learn one array of sums from the rows, in one pass.
 
-    Such a forest can be trained batch by batch, and by owners who share sums and no rows.
+    Such a forest can be trained batch by batch, or by owners who share sums but no rows.
     """
 
     multi_pass: ClassVar[bool] = False
@@ -319,14 +319,14 @@ class OnePassMethod(Method[P]):
 
     @abstractmethod
     def make_count(self, design: Any) -> Count:
-        """Return the count that the pass makes. Disjoint trees draw a fresh secret key for it."""
+        """Return the count to run on the rows. For disjoint trees, draw a fresh secret key."""
 
     @abstractmethod
     def release_sums(self, design: Any, exact: Ints, door: Door) -> Any:
         """Release the sums through the door."""
 
     def measure_rows(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
-        """Compute the sums in one pass, and release them."""
+        """Compute the sums in one pass and release them."""
         return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions for new rows, in memory or in files, also if a row has a value that the schema does not allow.
+"""Predictions for new rows in memory or in files, including rows with values that the schema does not allow.
 
-Free: computed from released values and the new rows. How values are encoded is in ``data.encoding``.
+Spends no budget: predictions depend on released values and the new rows only. ``data.encoding`` encodes the values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from veilwood.errors import OutOfSchemaError, ParameterError, UseError, UtilityW
 from veilwood.privacy.neighbours import RowsOf
 
 UnknownRule: TypeAlias = Literal["other", "missing", "skip", "refuse"]
-"""Treatment of a value outside the schema. "other": an unknown category counts as the mean over all."""
+"""Treatment of a value outside the schema. "other": average the predictions over all categories."""
 
 _MAX_COMBINATIONS: Final = 1000  # predictions that are averaged for one row
 _MAX_EXAMPLES: Final = 3  # values shown per column, if values may be shown
@@ -38,7 +38,7 @@ UNKNOWN_HINT: Final = "Hint: to predict such rows anyway, pass unknown='other', 
 
 @dataclass
 class NewRowCounts:
-    """Counts of new rows, and of those with a value that the schema does not allow, by column and treatment."""
+    """Number of new rows, and of rows with a value that the schema does not allow, by column and treatment."""
 
     n_rows: int = 0
     by_column: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -55,7 +55,7 @@ class NewRowCounts:
 def predict_rows(
     estimator: Any, X: Any, unknown: UnknownRule | None
 ) -> tuple[Floats, AnyArray] | tuple[Floats, Floats]:
-    """Return probabilities and classes, or twice the predicted numbers, for a table or files.
+    """Return outputs and labels for a table or files: probabilities and classes, or the predicted numbers as both.
 
     Files are predicted with the rule "other" by default, tables in memory with "refuse". Rows that are skipped have NaN
     for probabilities and numbers, and None for classes.
@@ -82,17 +82,19 @@ def check_rule(unknown: object, usual: UnknownRule) -> UnknownRule:
     if unknown is None:
         return usual
     if not isinstance(unknown, str) or unknown not in get_args(UnknownRule):
-        raise ParameterError("unknown", unknown, "is not known", f"choose one of {', '.join(get_args(UnknownRule))}")
+        raise ParameterError(
+            "unknown", unknown, "must be a known rule", f"choose one of {', '.join(get_args(UnknownRule))}"
+        )
     return unknown  # type: ignore[return-value]
 
 
 def predict_files(
     estimator: Any, X: Any, schema: Schema, rule: UnknownRule, counts: NewRowCounts, keep: Sequence[str] = ()
 ) -> Iterator[tuple[pd.DataFrame, Any, Any]]:
-    """Predict the rows of files in batches: kept columns, outputs and labels. Counts are complete at the end.
+    """Predict the rows of files in batches. Yield the columns in ``keep``, outputs and labels; fill ``counts``.
 
-    Files without odd values are read as for a fit. If a value does not fit, all of them are read again as text, so that
-    each can be treated by itself.
+    Files are first read as for a fit. If a value violates the schema, all files are read again as text, so that each
+    value can be treated separately.
     """
     try:
         batches = list(_predict_batches(estimator, X, schema, "refuse", NewRowCounts(), keep))
@@ -154,20 +156,20 @@ def _mean_outputs(estimator: Any, encoding: Encoding, codes: Codes, features: tu
 
 
 def _id_names(estimator: Any) -> tuple[str, ...]:
-    """Return the column of ids that a table may have because the fit protected their units."""
+    """Return the name of the id column that the table may contain, if the fit protected units by id."""
     unit = estimator.plan_.neighbours.unit
     return (unit.id,) if isinstance(unit, RowsOf) else ()
 
 
 def split_outputs(predicted: Any) -> tuple[Any, Any]:
-    """Return outputs and labels; for regression both are the predicted numbers."""
+    """Return outputs and labels. For regression, both are the predicted numbers."""
     return predicted if isinstance(predicted, tuple) else (predicted, predicted)
 
 
 def _treat_problems(
     encoding: Encoding, codes: Codes, problems: Problems, rule: UnknownRule, counts: NewRowCounts
 ) -> tuple[Bools, dict[tuple[int, ...], list[int]]]:
-    """Write codes for values that do not fit. Return the rows to skip, and rows by the features to average over."""
+    """Set the codes of values outside the schema. Return the rows to skip, and rows by the features to average over."""
     skipped = np.zeros(len(codes), bool)
     of_rows: dict[int, tuple[int, ...]] = {}
     for feature, column in enumerate(encoding.schema.features):
@@ -198,7 +200,7 @@ def _treat_problems(
 
 
 def _note_examples(encoding: Encoding, table: Table, problems: Problems, first_row: int, counts: NewRowCounts) -> None:
-    """Keep examples of each column, for a custodian who asked to see values."""
+    """Store example values of each column, if the custodian enabled the display of values."""
     for column, _, rows in problems.iter_problems():
         values = [value_at(encoding.column_values(table, column.name), int(row)) for row in rows[:_MAX_EXAMPLES]]
         counts.examples.setdefault(column.name, format_examples(column, values, (rows + first_row).tolist()))

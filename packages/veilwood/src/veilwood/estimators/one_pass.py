@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on batches of rows with a single release at the end, for forests that read the rows once."""
+"""Batch-wise training with a single release at the end, for forests that read the rows once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from veilwood.privacy.release import Release
 
 @dataclass(repr=False)
 class _PartialCounts:
-    """Exact counts of the rows so far. Private: they exist in memory only."""
+    """Exact counts of the rows so far. They are private and exist in memory only."""
 
     design: Design
     params: dict[str, Any]
@@ -50,19 +50,19 @@ class OnePassForest(BaseForest):
             """Return the method for the current parameters, validated."""
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **unsupported: Any) -> Self:
-        """Count one batch of rows, exactly and in memory. ``release`` ends the fit and builds the model.
+        """Add a batch of rows to the exact counts in memory. ``release`` ends the fit and builds the model.
 
-        Before ``release`` nothing is spent and nothing can be predicted. If the process ends, the counts are lost and
-        nothing was spent.
+        Before ``release``, no budget is spent and no predictions are possible. If the process ends, the counts are lost
+        and no budget has been spent.
 
         Parameters
         ----------
         X : dataframe, array, path, folder, glob, pyarrow dataset, iterator of tables, or frame of a cluster
-            The rows of this batch. Every row must be passed once only.
+            The rows of this batch. Pass every row only once.
         y : array-like, optional
-            Their targets, if ``X`` does not contain them.
+            The targets of the rows, if ``X`` does not contain them.
         classes : array-like, optional
-            As in scikit-learn. Not needed, because the schema declares them; an error if they differ from those.
+            As in scikit-learn. Not needed, because the schema declares the classes. Must equal them if passed.
 
         Returns
         -------
@@ -93,7 +93,7 @@ class OnePassForest(BaseForest):
                 "omit them",
             )
         source, sums = self._release_of(current, handle_of(X)).open_rows(lambda: self._count_batch(current, X, y))
-        # Only after the whole batch was accepted, so that a refused one leaves no trace.
+        # Added only after the whole batch was accepted, so that a rejected batch changes no counts.
         if self._unfinished is None:
             self._unfinished = current
             if not hasattr(self, "privacy_"):
@@ -107,16 +107,18 @@ class OnePassForest(BaseForest):
         return self
 
     def release(self) -> Self:
-        """End a fit by ``partial_fit``: charge the ledger once, add noise once, and discard the exact counts.
+        """Finish the fit after ``partial_fit``: charge the ledger once, add noise once, and discard the exact counts.
 
         Returns
         -------
         self
-            Fitted as by ``fit`` on all rows together.
+            The estimator, fitted as by ``fit`` on all rows together.
         """
         current = self._unfinished
         if current is None:
-            raise UseError("there is nothing to release. Hint: call partial_fit with some rows first, or fit.")
+            raise UseError(
+                "the estimator has no counts to release. Hint: call partial_fit with some rows first, or fit."
+            )
         self._check_params(current)
         design, method = current.design, self._make_method()
         warn_of_repeated_fits(current.table, with_ledger=self.ledger is not None, is_clone=self._is_clone)
@@ -129,12 +131,12 @@ class OnePassForest(BaseForest):
         return self
 
     def _release_of(self, current: _PartialCounts, table: DataHandle) -> Release:
-        """Return the release that ends the fit. Each batch needs its budget, which only ``release`` reserves."""
+        """Return the release that ends the fit. Every batch checks its budget, but only ``release`` reserves it."""
         not_private = "; ".join(current.not_private) or None
         return Release(Door(current.design.plan, open_ledger(self.ledger), not_private=not_private, table=table))
 
     def _count_batch(self, current: _PartialCounts, X: Any, y: Any) -> tuple[Source, Ints]:
-        """Count the rows of a batch as partitions of their own."""
+        """Count the rows of a batch as new partitions."""
         source = open_rows(X, y, current.design.encoding, invalid=self.invalid, estimator=type(self).__name__)
         count = partial(_count_shifted, current.count, current.n_partitions)
         return source, source.aggregate(count, n_jobs=self.n_jobs)
@@ -144,8 +146,8 @@ class OnePassForest(BaseForest):
         _, neighbours = self._requested_privacy()
         if isinstance(neighbours.unit, RowsOf):
             raise UseError(
-                f"rows of one {neighbours.unit.id!r} may come in several batches, so which to keep cannot be told. "
-                "Hint: fit a table, a folder or a cluster's frame instead, or privacy_unit=3 to protect any 3 rows."
+                f"rows of one {neighbours.unit.id!r} may occur in several batches, so rows per id cannot be bounded. "
+                "Hint: fit a table, a folder or a cluster's frame, or set privacy_unit=3 to protect any 3 rows."
             )
         schema, not_private = self._resolve_schema(X, y)
         method = self._make_method()
@@ -160,12 +162,12 @@ class OnePassForest(BaseForest):
         return super().__getstate__()
 
     def _check_params(self, current: _PartialCounts) -> None:
-        """Raise UseError if a parameter has changed since the first batch: the release must fit the counts."""
+        """Raise UseError if a parameter has changed since the first batch: the release must match the counts."""
         now = self.get_params(deep=False)
         changed = [name for name, value in current.params.items() if now[name] is not value and now[name] != value]
         if changed:
             raise UseError(
-                f"{', '.join(changed)} changed since the first partial_fit. Hint: set it back, or begin with a clone."
+                f"{', '.join(changed)} changed since the first partial_fit. Hint: restore it, or start with a clone."
             )
 
 
@@ -174,7 +176,7 @@ def _copy_error() -> UseError:
 
 
 def _class_texts(classes: Any) -> set[Any] | None:
-    """Return the canonical texts of classes, or None if this is not a list of classes."""
+    """Return the classes as canonical strings, or None if ``classes`` is not a list of classes."""
     try:
         return None if isinstance(classes, str) else set(to_canonical_texts(list(classes)))
     except TypeError:
@@ -182,5 +184,5 @@ def _class_texts(classes: Any) -> set[Any] | None:
 
 
 def _count_shifted(count: Count, offset: int, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
-    """Count batches as partitions numbered after the earlier ones, so that no two rows share a position."""
+    """Count batches as partitions numbered from ``offset``, so that no two rows share a position."""
     return count((batch._replace(partition=batch.partition + offset) for batch in batches), n_jobs=n_jobs)

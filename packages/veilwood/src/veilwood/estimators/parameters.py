@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declaration of estimator parameters by role, and lookup of estimators by name or plan.
+"""Declaration of estimator parameters by role, and lookup of estimators by name or from a plan.
 
-The role of a parameter decides what may vary it. A new parameter needs one line, in the dataclass of its family; the
-lists of names that a plan, a model file, a search, the command line and the service use follow from it.
+The role of a parameter decides which searches may vary it. A new parameter needs one line in the dataclass of its
+family; the parameter lists of plans, model files, searches, the command line and the service are derived from it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from veilwood.privacy.neighbours import Rows, RowsOf
 from veilwood.privacy.plan import Plan
 from veilwood.safe_io import MAX_DIGITS
 
-_KEY: Final = "veilwood"  # of the metadata of a dataclass field
+_KEY: Final = "veilwood"  # key in the metadata of a dataclass field
 
 
 class Role(Enum):
     """Role of a parameter.
 
-    A search within one guarantee may vary STRUCTURE and LEARNING only. Another SCHEMA or PROMISE would be another
-    guarantee, and RUN is the same for everything that is done with an estimator.
+    A search within one guarantee may vary STRUCTURE and LEARNING only. Changing SCHEMA or PROMISE would change the
+    guarantee; RUN stays the same for all trials.
     """
 
     SCHEMA = "public facts about the data"
@@ -53,13 +53,13 @@ class ParameterInfo:
     Attributes
     ----------
     role : Role
-        What it decides.
+        Role of the parameter.
     in_plan : bool
-        Whether a plan lists it among its parameters. The schema and the promise have fields of their own in a plan.
+        Whether a plan lists it among its parameters. A plan has separate fields for the schema and the guarantee.
     in_file : bool
         Whether a model file lists it among its parameters.
     separate : bool
-        Whether the command line and the service take it as an argument of its own, not among the parameters.
+        Whether the command line and the service take it as a separate argument, not among the parameters.
     tuned : bool
         Whether ``veilwood.tune`` varies it.
     """
@@ -76,21 +76,21 @@ def parameter_metadata(
 ) -> Mapping[str, Any]:
     """Return the metadata of a dataclass field that declares a parameter.
 
-    By default a plan lists every parameter but those of the roles SCHEMA and PROMISE.
+    By default, a plan lists every parameter except those with the roles SCHEMA and PROMISE.
     """
     listed = role not in (Role.SCHEMA, Role.PROMISE) if in_plan is None else in_plan
     return MappingProxyType({_KEY: ParameterInfo(role, listed, in_file, separate, tuned)})
 
 
 def parameter(default: Any = MISSING, *, role: Role, **where: Any) -> Any:
-    """Declare a parameter of an estimator, as a dataclass field.
+    """Return a dataclass field that declares an estimator parameter.
 
     Parameters
     ----------
     default : optional
-        Its default value. Without one, each family declares its own default.
+        Default value. If omitted, each family declares its own default.
     role : Role
-        What it decides.
+        Role of the parameter.
     **where
         As in ``parameter_metadata``.
 
@@ -109,7 +109,7 @@ def parameter(default: Any = MISSING, *, role: Role, **where: Any) -> Any:
 def parameter_infos(kind: type[Any]) -> dict[str, ParameterInfo]:
     """Return the declaration of each parameter of an estimator class.
 
-    A family that redeclares a parameter, for another default, keeps its declaration: the role stays what it was.
+    If a family redeclares a parameter to change its default, the original declaration and role still apply.
     """
     infos: dict[str, ParameterInfo] = {}
     for base in (each for each in kind.__mro__ if is_dataclass(each)):
@@ -121,7 +121,7 @@ def parameter_infos(kind: type[Any]) -> dict[str, ParameterInfo]:
 
 
 def searchable_parameters(kind: type[Any]) -> frozenset[str]:
-    """Return the parameters that a search may vary: those of structure and learning, and no others."""
+    """Return the parameters that a search may vary: those with the roles STRUCTURE and LEARNING."""
     return _with_role(kind, Role.STRUCTURE, Role.LEARNING)
 
 
@@ -136,15 +136,15 @@ def parameters_in_file(kind: type[Any]) -> frozenset[str]:
 
 
 def separate_parameters(kind: type[Any]) -> frozenset[str]:
-    """Return the parameters that the command line and the service take as arguments of their own."""
+    """Return the parameters that the command line and the service take as separate arguments."""
     return frozenset(name for name, info in parameter_infos(kind).items() if info.separate)
 
 
 def requestable_parameters(kind: type[Any]) -> frozenset[str]:
     """Return the parameters that an analyst may choose for a release that someone else runs.
 
-    Not among them are those with arguments of their own, those of the run, and those of learning that a plan does not
-    list, since they are applied after the release.
+    Excluded are separate arguments, parameters of the run, and learning parameters that a plan does not list, because
+    these apply after the release.
     """
     return frozenset(
         name
@@ -164,7 +164,7 @@ def _with_role(kind: type[Any], *roles: Role) -> frozenset[str]:
 
 # -- parameters of every estimator ---
 
-MAX_THREADS: Final = 4096  # bound of n_jobs, against slips such as a number of rows
+MAX_THREADS: Final = 4096  # limit of n_jobs, to catch mistakes such as passing the number of rows
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -174,11 +174,11 @@ class RunParameters:
     schema: Schema | Mapping[str, Any] | str | PathLike[str] | None = field(
         default=None, kw_only=False, metadata=parameter_metadata(Role.SCHEMA, in_file=False, separate=True)
     )
-    # Draws public structure and no noise; a plan records the seed that was drawn from it.
+    # Used to draw public structure, never noise. A plan records the seed drawn from it.
     random_state: int | np.random.RandomState | np.random.Generator | None = parameter(
         None, role=Role.STRUCTURE, in_plan=False
     )
-    # A ledger belongs to a place, and the certificate names it.
+    # Not saved in model files: a ledger exists on one machine, and the certificate names it.
     ledger: Ledger | str | PathLike[str] | None = parameter(None, role=Role.PROMISE, in_file=False, separate=True)
     n_jobs: int | None = parameter(None, role=Role.RUN, in_plan=False)
     invalid: Invalid = parameter("refuse", role=Role.RUN)
@@ -186,11 +186,11 @@ class RunParameters:
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SharedParameters(RunParameters):
-    """Parameters of every private estimator: those of the run, and those of its guarantee."""
+    """Parameters of every private estimator: the run parameters and the parameters of the guarantee."""
 
     epsilon: float = parameter(1.0, role=Role.PROMISE, separate=True)
     delta: float = parameter(0.0, role=Role.PROMISE, separate=True)
-    # None: the unit that the schema declares, or one row.
+    # None means the unit that the schema declares, or one row.
     privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf | None = parameter(None, role=Role.PROMISE)
     adjacency: str = parameter("add-remove", role=Role.PROMISE)
     max_weight: int | None = parameter(None, role=Role.PROMISE)
@@ -198,17 +198,17 @@ class SharedParameters(RunParameters):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ClassWeights:
-    """Parameter of every classifier: weights of classes in predictions."""
+    """Parameter of every classifier: class weights in predictions."""
 
-    # Applied after the release, so that no plan lists it.
+    # Applied after the release, so no plan lists it.
     class_weight: Mapping[Any, float] | Literal["balanced"] | None = parameter(None, role=Role.LEARNING, in_plan=False)
 
 
-_MAX_CHARACTERS = 10_000  # of a text parameter that is saved
+_MAX_CHARACTERS = 10_000  # limit for a string parameter in a file
 
 
 def to_plain_value(name: str, value: Any) -> Any:
-    """Return a parameter as a JSON value. Exact numbers become text, which estimators read as the same number."""
+    """Return a parameter as a JSON value. Exact numbers become strings, which estimators parse to the same number."""
     try:
         return _to_plain(name, value)
     except (RecursionError, ValueError) as error:  # nested too deeply, or a number with too many digits
@@ -261,17 +261,17 @@ def estimator_by_name(name: str, task: TaskKind) -> type[Any]:
     found = [kind for kind in own or family if kind._task == task]
     if not found:
         known = ", ".join(dict.fromkeys(estimators.family_of(kind.__name__) for kind in kinds if kind._task == task))
-        raise ParameterError("estimator", name, f"is not an estimator for {task}", f"choose one of {known}")
+        raise ParameterError("estimator", name, f"must be an estimator for {task}", f"choose one of {known}")
     return found[0]  # type: ignore[no-any-return]
 
 
 def estimator_from_plan(schema: Schema, plan: Plan, ledger: Ledger | None = None) -> Any:
-    """Make the estimator that a saved plan describes. ``fit(plan=...)`` compares the plan itself."""
+    """Return the estimator that a saved plan describes. ``fit(plan=...)`` checks the plan itself."""
     kind = getattr(estimators, plan.estimator, None) if plan.estimator in estimators.__all__ else None
     if kind is None:
         raise PlanError(f"the plan is for {plan.estimator!r}, which this version lacks. Hint: update veilwood.")
     if not set(inspect.signature(kind).parameters).issuperset(plan.parameters):
-        raise PlanError(f"the plan has parameters that {plan.estimator} does not have in this version.")
+        raise PlanError(f"the plan has parameters that {plan.estimator} lacks in this version. Hint: update veilwood.")
     return kind(
         schema,
         ledger=ledger,

@@ -38,7 +38,7 @@ EXAMPLE_ROWS: Final = (1_000, 30_000)  # numbers of rows shown by a plan that do
 
 @dataclass(frozen=True)
 class AutoSizedDesign(Design):
-    """Public design: the whole forest if the number of rows is declared, otherwise the first step only."""
+    """Public design of a fit: the whole forest if the number of rows is declared, otherwise the first step only."""
 
     request: FitRequest
     method: noisy_leaves.LeafMethod[Any] | None = None  # with the chosen size
@@ -56,7 +56,7 @@ class AutoSizedRelease:
 
 @dataclass(frozen=True, eq=False)
 class AutoSized(Method[noisy_leaves.LeafParameters]):
-    """A method that chooses the size of another one."""
+    """Method that chooses the number and depth of trees of another method."""
 
     kind: type[noisy_leaves.LeafMethod[Any]]
 
@@ -98,7 +98,7 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
         return self.kind.noiseless_method(self.parameters) if noiseless else self.kind
 
     def _resolved_options(self, noiseless: bool) -> noisy_leaves.LeafParameters:
-        """Return the parameters with options left at "auto" resolved: some mean something else without noise."""
+        """Return the parameters with all "auto" options resolved; some resolve differently without noise."""
         options = self._method_class(noiseless).noiseless_options if noiseless else {}
         resolved: dict[str, Any] = {
             name: option for name, option in options.items() if is_auto(getattr(self.parameters, name, None))
@@ -182,7 +182,7 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
         """Return the best number and depth of trees for each number of rows."""
         given = self.parameters.n_estimators, self.parameters.max_depth
         max_epsilon = Fraction(skill.MAX_EPSILON) * request.neighbours.l1_sensitivity(1)
-        if request.loss.epsilon is not None and request.loss.epsilon > max_epsilon:  # the benchmarks go no further
+        if request.loss.epsilon is not None and request.loss.epsilon > max_epsilon:  # the largest in the benchmarks
             request = replace(request, loss=Loss.pure(max_epsilon))
         rest = replace(request, loss=request.loss.scaled(1 - FIRST_FRACTION))
         best: dict[int | None, tuple[tuple[float, ...], tuple[Any, Any]]] = {}
@@ -209,11 +209,11 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
                     best[n_rows] = (score, size)
         if not best:
             assert last_error is not None
-            if isinstance(last_error, MechanismError):  # here, before the first step is paid for
+            if isinstance(last_error, MechanismError):  # raised here, before the first step spends budget
                 raise ParameterError(
                     "epsilon", float(request.loss.epsilon or 0),
-                    f"needs more noise than can be drawn exactly to protect {request.neighbours.unit}",
-                    "increase epsilon, or protect fewer rows of a unit",
+                    f"requires more noise than can be drawn exactly to protect {request.neighbours.unit}",
+                    "increase epsilon, or protect fewer rows per unit",
                 )  # fmt: skip
             raise last_error
         return [best[n_rows][1] for n_rows in rows]
@@ -223,7 +223,7 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
     def measure_rows(
         self, design: AutoSizedDesign, source: Source, door: Door, n_jobs: int | None = None
     ) -> AutoSizedRelease:
-        """Release the counts of all rows, choose the size from them if it is still open, and measure the forest."""
+        """Release the counts of all rows, choose the size from them if it is not planned, and measure the forest."""
         if design.method is not None and not design.method.multi_pass:
             return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
         pooled = None
@@ -243,8 +243,9 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
         """Return one count of all rows and of the forest. Raise UseError if the size is not chosen yet."""
         if not isinstance(design.method, OnePassMethod):
             raise UseError(
-                "rows that are read once cannot be counted before the size of the forest is chosen. Hint: declare the "
-                "publicly known number of rows, for example n_rows=10_000, or set n_estimators and max_depth."
+                "rows that can be read only once cannot be counted before the size of the forest is chosen. "
+                "Hint: declare the publicly known number of rows, for example n_rows=10_000, or set n_estimators and "
+                "max_depth."
             )
         inner = design.method.make_count(design.inner)
         if design.plan.steps[0].kind != noisy_leaves.POOLED.kind:
@@ -276,7 +277,7 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
         """Rebuild the model from the arrays of a file. Raise ``ModelFileError`` if they do not describe one."""
         model = self._method_of_plan(plan).restore_model(schema, plan, arrays)
         if plan.layout.rows_known == "measured" and self._rows_in(model.pooled, schema) != plan.layout.rows_planned:
-            raise ModelFileError("the counts of all rows differ from those that the size was chosen for.")
+            raise ModelFileError("the counts of all rows differ from the counts that the size was chosen for.")
         return model
 
     def replan_request(self, request: FitRequest, plan: Plan) -> Plan:
@@ -294,7 +295,7 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
         return replace(made, opened_as=plan.opened_as)
 
     def utility_warning(self, plan: Plan, model: Model) -> str | None:
-        """Return a warning if the noise exceeds the leaves of the chosen size."""
+        """Return a warning if the noise exceeds the leaf counts of the chosen forest."""
         return self._method_of_plan(plan).utility_warning(plan, model)
 
     @staticmethod
@@ -316,7 +317,7 @@ def is_auto(size: object) -> bool:
 
 
 def _pure_request(request: FitRequest) -> FitRequest:
-    """Return the request without its delta: pure noise satisfies (epsilon, delta) as well."""
+    """Return the request with delta 0: a pure-epsilon release satisfies (epsilon, delta) as well."""
     loss = request.loss
     return request if loss.epsilon is None or loss.delta == 0 else replace(request, loss=Loss.pure(loss.epsilon))
 
@@ -338,7 +339,7 @@ class TotalCount:
     n_classes: int
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
-        """Return the sums of these batches."""
+        """Return the sums over these batches."""
         totals = np.zeros(self.n_classes or 2, np.int64)
         for batch in batches:
             totals += self.sum_batch(batch)
@@ -359,13 +360,13 @@ class TotalCount:
 
 @dataclass(frozen=True)
 class WithTotals:
-    """Another count together with the total counts, in one pass."""
+    """Total counts and another count, computed in one pass."""
 
     total_count: TotalCount
     inner_count: Any
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
-        """Return the totals, followed by the flattened inner sums."""
+        """Return the totals, followed by the flattened sums of the other count."""
         totals = self.total_count([])
 
         def count_passing() -> Iterator[Batch]:
@@ -377,6 +378,6 @@ class WithTotals:
         return np.concatenate([totals, sums.ravel()])
 
     def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
-        """Return the same from cell queries."""
+        """Return the same sums from cell queries."""
         sums = self.inner_count.via_cell_queries(run_queries, n_codes)
         return np.concatenate([self.total_count.via_cell_queries(run_queries, n_codes), sums.ravel()])

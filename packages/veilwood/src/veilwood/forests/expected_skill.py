@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expected skill of a forest, from public facts only: theory, and results on public benchmark tables.
+"""Expected skill of a forest, from public facts only: theory and results on public benchmark tables.
 
 ``veilwood.tune`` ranks settings by it and ``auto_size`` chooses sizes by it;
 benchmarks/results/expected_skill.md derives it.
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from veilwood.forests.noisy_leaves import LeafMethod
 
 MAX_RATIO: Final = 3.0  # benchmark tables within this factor of n_rows * row_epsilon / n_columns are used
-MIN_TABLES: Final = 5  # the factor is widened until there are this many
-PERCENTILES: Final = (25, 75)  # of the skills, reported as a range
+MIN_TABLES: Final = 5  # the factor grows until it includes at least this many tables
+PERCENTILES: Final = (25, 75)  # quantiles of the skills that are reported as a range
 
 
 class ExpectedSkill(NamedTuple):
@@ -41,7 +41,7 @@ class ExpectedSkill(NamedTuple):
     side : int
         -1 if all tables had more rows times epsilon per column, 1 if all had fewer, else 0.
     spread : float or None
-        Standard deviation of the score (accuracy, or R2) between fits of the same rows, median of the tables.
+        Standard deviation of the score (accuracy or R2) between fits to the same rows; median over the tables.
     """
 
     n_tables: int
@@ -64,7 +64,7 @@ class ExpectedSkill(NamedTuple):
 
 
 def describe_skill_scale(classes: Sequence[str]) -> str:
-    """Return what 0 % and 100 % of an expected skill are, and what a point is."""
+    """Describe what 0 % and 100 % of expected skill mean, and what a point is."""
     usual = "always guessing the most frequent class" if classes else "always guessing the mean"
     score = "accuracy" if classes else "R2"
     return f"of what a forest without privacy has over {usual}; a point is 0.01 of {score}:"
@@ -92,7 +92,7 @@ def estimate_skill(task: TaskKind, n_rows: float, n_columns: int, row_epsilon: f
 
 
 def _near_tables(known: _BenchmarkSkills, here: float) -> tuple[Any, Any]:
-    """Return the names of the tables with results near a log ratio, and which results these are."""
+    """Return the names of the tables with results near a log ratio, and a mask of these results."""
     away = np.abs(known.log_ratio - here)
     nearest = np.sort([away[known.table == name].min() for name in np.unique(known.table)])
     reach = max(np.log(MAX_RATIO), float(nearest[min(MIN_TABLES, len(nearest)) - 1]))
@@ -100,7 +100,7 @@ def _near_tables(known: _BenchmarkSkills, here: float) -> tuple[Any, Any]:
 
 
 def holdout_cost(task: TaskKind, n_rows: float, n_columns: int, row_epsilon: float, fraction: float) -> float:
-    """Return the skill that is lost by training on fewer rows, the mean over similar benchmark tables.
+    """Return the mean skill that is lost on similar benchmark tables by training on fewer rows.
 
     >>> 0 <= holdout_cost("classification", 10_000, 10, 1.0, 0.3) < 0.2
     True
@@ -144,9 +144,10 @@ DECAY = 0.5
 
 
 MAX_EPSILON, MAX_ROWS = 10.0, 2000  # largest row epsilon and number of rows in the benchmark
-# Ratio of a leaf's noise to its rows, averaged over trees. Above it the size with less noise wins, whatever its score.
+# Ratio of a leaf's noise to its rows, averaged over trees. Above it, the size with less noise is chosen, whatever its
+# score.
 MAX_NOISE_RATIO: Final = 0.3
-# Noise of the mean of all rows, as a fraction of the target's range. The same rule, for regression.
+# The same rule for regression: noise of the mean of all rows, as a fraction of the target's range.
 MAX_MEAN_ERROR: Final = 0.035
 # Families with coefficients of their own in ``expected_families.json``.
 FAMILIES = ("RandomTrees", "MatrixForest", "MedianForest", "GreedyForest")
@@ -154,7 +155,7 @@ FAMILIES = ("RandomTrees", "MatrixForest", "MedianForest", "GreedyForest")
 
 @dataclass(frozen=True)
 class ForestSize:
-    """Sizes of a forest and its table that determine the expected skill. Public numbers only."""
+    """Sizes of a forest and its table, all public, that determine the expected skill."""
 
     family: str
     trees: int
@@ -168,7 +169,7 @@ class ForestSize:
     def from_method(
         cls, method: LeafMethod[Any], encoding: Encoding, rows: int, leaves: int, noise: float, epsilon: float
     ) -> Self:
-        """Describe a sized method; ``noise`` is the squared error of a leaf count, ``epsilon`` the epsilon of one row.
+        """Return the sizes of a method. ``noise`` is the squared error of a leaf count, ``epsilon`` is per row.
 
         Nothing is extrapolated beyond the benchmark. More than ``MAX_ROWS`` rows are scored as ``MAX_ROWS`` rows at a
         proportionally larger epsilon, which has the same noise relative to the rows of a leaf. An epsilon above
@@ -221,8 +222,8 @@ def expected_skill(
 
     The prior: class frequencies are a sum of uncorrelated components, one per set of features. All sets of j features
     together explain a fraction of the variance that halves with each further feature. A tree recovers the components
-    of the features on its path. The average over trees recovers a component in proportion to the trees that do, and
-    reduces noise less, the more of it the trees share.
+    of the features on its path. The average over trees recovers a component in proportion to the fraction of trees that
+    recover it. The more noise the trees share, the less the average reduces it.
 
     Parameters
     ----------
@@ -238,9 +239,9 @@ def expected_skill(
         For binary trees, the fraction of a feature's variance that one split recovers; None for multiway trees, which
         recover all of it.
     shared_noise : bool
-        Whether the trees of an ensemble are computed from one noisy table, or each has independent noise.
+        Whether the trees of an ensemble are computed from one noisy table instead of having independent noise.
     shared_rows : bool
-        Whether every tree counts every row, or each row is counted in one tree.
+        Whether every tree counts every row instead of each row being counted in one tree.
 
     Examples
     --------
@@ -274,7 +275,7 @@ def expected_skill(
 def size_features(setting: ForestSize) -> dict[str, float]:
     """Return the features of the regression, by name: noise per row, sizes, their products, and terms per family.
 
-    Noise is that of one leaf over its rows, as log10, minus half the log10 of the number of trees that are averaged.
+    Noise is log10 of the noise of one leaf divided by its rows, minus half the log10 of the number of averaged trees.
     """
     leaf = math.log10(setting.noise / setting.rows_per_leaf + 1e-3)
     trees, depth = math.log2(setting.trees), float(min(setting.depth, 10))
@@ -301,7 +302,7 @@ def size_features(setting: ForestSize) -> dict[str, float]:
 def rank_size(
     method: LeafMethod[Any], encoding: Encoding, n_rows: int | None, leaves: int, noise: float, epsilon: float
 ) -> tuple[float, ...]:
-    """Return the rank of a size, highest best. Without a number of rows (no noise), larger forests rank higher."""
+    """Return the rank of a size; higher is better. Without a number of rows (no noise), larger forests rank higher."""
     if n_rows is None:
         return (float(leaves),)
     setting = ForestSize.from_method(method, encoding, n_rows, leaves, noise, epsilon)
@@ -314,7 +315,7 @@ def rank_size(
 
 
 def score_size(setting: ForestSize) -> float:
-    """Return the score that ranks settings, in units of skill: features times weights fitted on public tables.
+    """Return the score of a setting, in units of skill: features times weights fitted on public tables.
 
     Only differences between scores are meaningful.
     """
@@ -324,7 +325,7 @@ def score_size(setting: ForestSize) -> float:
 
 @cache
 def load_weights() -> dict[str, Any]:
-    """Return the fitted weights, and their ranking quality on left-out public tables."""
+    """Return the fitted weights and their ranking quality on left-out public tables."""
     weights: dict[str, Any] = json.loads(
         files("veilwood.forests").joinpath("expected_families.json").read_text(encoding="utf-8")
     )

@@ -32,7 +32,7 @@ from veilwood.trees.histograms import impurity_range, level_scores, total_impuri
 from veilwood.trees.level_growth import GrowingForest
 
 SplitQuality: TypeAlias = Literal["max", "gini", "entropy", "squared-error"]
-QUALITIES: tuple[SplitQuality, ...] = ("max", "gini", "entropy")  # of classes
+QUALITIES: tuple[SplitQuality, ...] = ("max", "gini", "entropy")  # upper limit of the number of classes
 Branching: TypeAlias = Literal["multiway", "binary"]
 BRANCHINGS: tuple[Branching, ...] = ("multiway", "binary")
 
@@ -40,7 +40,7 @@ BINS = 32
 """Maximum number of bins of a node's range of a column, for binary splits. A threshold is an edge between two bins."""
 
 ENTROPY_PARTS = 32  # units of entropy per bit: scores are integers
-ENTROPY_ROWS = 1 << 16  # rows of a child up to which its entropy is exact
+ENTROPY_ROWS = 1 << 16  # number of rows of a child up to which its entropy is exact
 
 
 @cache
@@ -48,21 +48,21 @@ def _entropy_table() -> Ints:
     """Return n log2 n in units of 1 / ``ENTROPY_PARTS``, up to ``ENTROPY_ROWS``, as sums of rounded increments."""
     n = np.arange(ENTROPY_ROWS + 1)
     increments = np.diff(n * np.log2(np.maximum(n, 1))) * ENTROPY_PARTS
-    # Nondecreasing integers, whatever the rounding of the line above: all that the proof needs.
+    # The proof only needs nondecreasing integers, however the line above rounds.
     return np.concatenate([[0], np.cumsum(np.maximum.accumulate(np.rint(increments).astype(np.int64)))])
 
 
 def entropy_range() -> int:
-    """Return the largest increment of the table: the most that one row can add to the entropy of its child."""
+    """Return the largest increment of the entropy table: the most that one row can add to the entropy of its child."""
     table = _entropy_table()
     return int(table[-1] - table[-2])
 
 
 def _n_log_n(n: Any) -> Any:
-    """Return n log2 n in units, continued linearly beyond ``ENTROPY_ROWS`` rows."""
+    """Return n log2 n in units of 1 / ``ENTROPY_PARTS``, continued linearly beyond ``ENTROPY_ROWS`` rows."""
     if isinstance(n, np.ndarray | np.integer):
         return _entropy_table()[np.minimum(n, ENTROPY_ROWS)] + entropy_range() * np.maximum(n - ENTROPY_ROWS, 0)
-    # A secret-shared n cannot index a table: the same piecewise linear function, from its changes of slope.
+    # A secret-shared n cannot index a table, so the same piecewise linear function is summed from its changes of slope.
     increments = np.diff(_entropy_table(), prepend=0)[1:]
     slope_changes = np.diff(increments, prepend=0)
     (places,) = np.nonzero(slope_changes)
@@ -101,7 +101,7 @@ def quality_of_children(totals: Ints, quality: SplitQuality) -> Ints:
 
 
 def quality_range(quality: SplitQuality) -> int:
-    """Return the range of a split's quality when a row is added. Qualities are monotone, so none changes by more."""
+    """Return the largest change of a split's quality when a row is added. Qualities are monotone."""
     if quality == "max":
         return 1
     return entropy_range() if quality == "entropy" else impurity_range(moments=quality == "squared-error")
@@ -117,7 +117,7 @@ def split_qualities(histograms: Ints, quality: SplitQuality, branching: Branchin
 
 
 def split_gains(histograms: Ints, quality: SplitQuality, branching: Branching) -> tuple[Ints]:
-    """Return the gain in quality of each split over the unsplit slot, 0 if there is none."""
+    """Return the gain in quality of each split over the unsplit slot, or 0 if there is no gain."""
     (split,) = split_qualities(histograms, quality, branching)
     return (split - quality_of_children(histograms.sum(axis=1), quality)[:, None],)
 
@@ -138,14 +138,14 @@ class GreedyLevel:
 def plan_level(
     nodes: LevelNodes, quality: SplitQuality, branching: Branching, *, may_stop: bool = False
 ) -> GreedyLevel:
-    """Plan the selection of a split at each node of a level. Together they cost the loss of the level.
+    """Plan the selection of a split at each node of a level, with the privacy loss of the level in total.
 
     Notes
     -----
     Guarantee
 
-    A row is in one node of each tree that counts it, so the level costs no more (proofs/greedy-forest.md, attacked by
-    packages/veilwood/tests/forests/test_greedy.py).
+    A row is in one node of each tree that counts it, so the level has no larger loss (proofs/greedy-forest.md, attacked
+    by packages/veilwood/tests/forests/test_greedy.py).
     """
     splits = 1 if branching == "multiway" else BINS - 1
     return GreedyLevel(
@@ -161,7 +161,7 @@ def plan_level(
 def grow_level(
     growing: GrowingForest, level: GreedyLevel, quality: SplitQuality, branching: Branching, splitter: Splitter
 ) -> None:
-    """Split every open node by one private selection, in one pass over the rows. Without candidates it is a leaf."""
+    """Split every open node by one private selection, in one pass. A node without candidates becomes a leaf."""
     max_bins = growing.max_codes if branching == "multiway" else BINS
     slots = growing.bin_candidates(growing.draw_candidates(splitter.candidates, splitter.rng), max_bins, splitter.rng)
     open_ = np.flatnonzero(np.diff(slots.first))
@@ -199,7 +199,7 @@ BUDGET_GROWTH = Fraction(3, 2)
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class GreedyForestParameters(LevelwiseParameters):
-    """Parameters of both tasks."""
+    """Parameters of greedy forests for both tasks."""
 
     branching: str = parameter(AUTO, role=Role.STRUCTURE)
     split_budget: float = 0.3
@@ -208,7 +208,7 @@ class GreedyForestParameters(LevelwiseParameters):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class GreedyForestClassifierParameters(GreedyForestParameters):
-    """Parameters of classification."""
+    """Parameters of greedy forests for classification."""
 
     quality: str = parameter(AUTO, role=Role.LEARNING)
     leaf_update: str = parameter("laplace", role=Role.LEARNING)
@@ -255,7 +255,7 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
 
     @classmethod
     def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
-        """Return candidate sizes. A multiway tree uses each feature once on a path, which limits its depth."""
+        """Return the candidate sizes. A multiway tree uses each feature once on a path, which limits its depth."""
         max_depth = 16 if parameters.branching == "binary" else len(encoding.columns)
         if noiseless:
             trees = 16 if parameters.candidates == HALF else 1  # without noise, trees differ by their candidates only
@@ -277,19 +277,19 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
             )  # fmt: skip
 
     def level_fractions(self) -> Sequence[Fraction]:
-        """Return the fraction of the splits' budget for each level; more for deeper levels."""
+        """Return the fraction of the splits' budget for each level; deeper levels get more."""
         weights = [BUDGET_GROWTH**depth for depth in range(self.parameters.max_depth)]
         return [weight / sum(weights) for weight in weights]
 
     def max_nodes(self, encoding: Encoding, depth: int) -> int:
-        """Return the maximum number of nodes. Multiway: the product of the numbers of values of the widest columns."""
+        """Return the maximum number of nodes; for multiway trees, the product of the sizes of the widest columns."""
         if self.branching_kind == "binary":
             return super().max_nodes(encoding, depth)
         n_columns = len(encoding.columns)
         if depth > n_columns:
             raise ParameterError(
                 "max_depth", self.parameters.max_depth,
-                f"exceeds the {n_columns} features: a multiway tree uses each once on a path",
+                f"exceeds the {n_columns} features: a multiway tree uses each feature at most once on a path",
                 f"pass max_depth={n_columns} or less",
             )  # fmt: skip
         return int(self.parameters.n_estimators) * prod(sorted(encoding.n_codes, reverse=True)[:depth])
@@ -304,7 +304,7 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
         grow_level(growing, level, self.split_quality, self.branching_kind, splitter)
 
     def leaves_and_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
-        """Return the maximum number of leaves and the error of one. Labels are about as noisy as counts would be."""
+        """Return the maximum number of leaves and the squared error of a leaf; labels are as noisy as counts."""
         if not self.labels_only:
             return super().leaves_and_error(request, encoding)
         counting: Any = replace(cast(Any, self.parameters), leaf_update="laplace")
@@ -330,10 +330,10 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
 class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, ClassWeights, SharedParameters):
     """Trees whose splits are selected privately by how well they separate the classes.
 
-    These are the greedy baselines of the literature, made sound. DP-ID3: one tree, ``quality="max"``, and every
-    attribute is a candidate. DP-RF: several trees with random candidates and ``quality`` "gini", "entropy" or "max";
-    rows are assigned to trees by a key, since in bootstrap samples a row could count several times. DP-DF, as far as
-    pure epsilon allows: ``quality="gini"`` and ``leaf_update="exponential"``; its smooth sensitivity has no
+    These are the greedy baselines of the literature, with proven guarantees. DP-ID3: one tree, ``quality="max"``, and
+    every attribute is a candidate. DP-RF: several trees with random candidates and ``quality`` "gini", "entropy" or
+    "max"; rows are assigned to trees by a key, since in bootstrap samples a row could count several times. DP-DF, as
+    far as pure epsilon allows: ``quality="gini"`` and ``leaf_update="exponential"``; its smooth sensitivity has no
     pure-epsilon form.
 
     Parameters
@@ -345,13 +345,13 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
     quality : {"auto", "max", "gini", "entropy"}
         Score of a split: the rows in the majority class of their child, or minus the children's Gini impurity or
         entropy, times their rows. "auto" is "max", which suffers least from noise; without noise and with an "auto"
-        size it is "gini". Entropy is exact for children of up to 65,536 rows. No bound on its change would hold for
-        more.
+        size it is "gini". Entropy is exact for children of up to 65,536 rows and linear beyond, since its change would
+        otherwise be unbounded.
     leaf_update : {"laplace", "exponential"}
         Release the noisy class counts of each leaf, or only a label, selected like the splits.
     branching : {"auto", "multiway", "binary"}
-        One child per value (numbers are cut at the schema's ``cutoffs`` or ``bins``), or two, at a threshold. "auto" is
-        "multiway"; without noise and with an "auto" size it is "binary".
+        One child per value (numbers are split at the schema's ``cutoffs`` or ``bins``), or two children, split at a
+        threshold. "auto" is "multiway"; without noise and with an "auto" size it is "binary".
     split_budget : float
         Fraction of the budget for splits. Each level gets 1.5 times as much as the one above it.
     candidates : int, "half", "auto" or None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shrinkage of noisy leaves towards their ancestors, additive smoothing, and per-row pseudo-random draws.
 
-Everything here is post-processing of released values, so it is free. A regression leaf holds the rotated pair (sum of
-y, sum of levels - y). Its "frequencies" are the mean target, scaled to its bounds, and the complement. So classes and
-means are treated alike.
+Everything here is post-processing of released values, so it spends no budget. A regression leaf holds the rotated pair
+(sum of y, sum of levels - y). Its "frequencies" are the mean target, scaled to its bounds, and the complement. So
+classes and means are treated alike.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LeafCleaning: TypeAlias = Literal["auto", "plain", "empirical-bayes"]
 CLEANINGS: tuple[LeafCleaning, ...] = ("auto", "plain", "empirical-bayes")
 SMOOTHING_ROWS: Final = 10  # weight of the prior correlation 1/2 in ``_prior_rows``, in rows
 _PRIOR_ROWS_GRID: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # candidate weights of a node's parent, in rows
-MIN_CORRELATION: Final = 1e-3  # of classes within nodes; below it nodes count as random samples of their parents
+MIN_CORRELATION: Final = 1e-3  # of classes within nodes; below it, nodes count as random samples of their parents
 
 
 def shrunken_frequencies(
@@ -31,10 +31,10 @@ def shrunken_frequencies(
     *,
     splits_fitted: bool = False,
 ) -> Floats:
-    """Return the class frequencies of leaves, shrunk towards their ancestors as far as the noise demands.
+    """Return the class frequencies of leaves, shrunk towards their ancestors according to the noise.
 
-    Noisy counts are summed up to every node of a tree. The difference between a node and an even part of its parent is
-    a component with exactly known noise variance. Per depth, and pooled over all trees, the signal is the energy of
+    Noisy counts are summed up to every node of a tree. The difference between a node and an even fraction of its parent
+    is a component with exactly known noise variance. Per depth, and pooled over all trees, the signal is the energy of
     these components minus the expected energy of the noise. Each component is multiplied by signal / (signal + noise).
     The component common to all classes (the number of rows) and the contrasts between classes are shrunk separately.
     Without noise nothing is shrunk; without signal a leaf repeats its ancestors. So the effective depth adapts.
@@ -46,14 +46,14 @@ def shrunken_frequencies(
 
     Two choices follow from averaging over trees. The noise of a prediction is that of one tree divided by the number
     of trees. And a signal below the standard error of its estimate is raised to that error, since the average removes
-    noise more gently than a cut to zero.
+    noise more gently than setting the component to zero.
 
     Parameters
     ----------
     forest : Forest
         The structure.
     counts : ndarray, shape (n_leaves, n_classes)
-        Noisy counts in rows, also of rotated pairs.
+        Noisy counts in rows, or rotated pairs.
     noise_variance : float
         Variance of the noise on each entry of ``counts``.
     pooled : pair, optional
@@ -77,7 +77,7 @@ def shrunken_frequencies(
         parent = forest.parent[nodes]
         siblings = np.bincount(parent)[parent].astype(np.float64)
         beyond = sums[nodes] - sums[parent] / siblings[:, None]
-        # Variance of a child minus an even part of the parent that contains it.
+        # Variance of the difference between a child and an even fraction of the parent that contains it.
         noise = noise_variance * (leaves_below[nodes] * (1 - 2 / siblings) + leaves_below[parent] / siblings**2)
         common = beyond.mean(axis=1, keepdims=True)
         contrast = beyond - common
@@ -136,11 +136,11 @@ def shrunken_means(
 ) -> Floats:
     """Return the scaled means of leaves, and their complements, shrunk towards their ancestors.
 
-    As ``shrunken_frequencies``, but a node is compared with the mean of its parent and not with an even part of it: the
-    number of rows in a node says nothing about their mean. Only the signal above its standard error counts, since an
-    error of the mean costs more than too much shrinkage.
+    As ``shrunken_frequencies``, but a node is compared with the mean of its parent and not with an even fraction of it:
+    the number of rows in a node says nothing about their mean. Only the signal above its standard error counts, since
+    an error of the mean costs more than too much shrinkage.
 
-    Without noise a mean is that of the rows and of one more row with the parent's mean:
+    Without noise, the mean is taken over the rows of the leaf and one more row with the parent's mean:
 
     >>> from veilwood.trees.random import grow_binary
     >>> from veilwood.data.encoding import EncodedColumn
@@ -167,7 +167,7 @@ def shrunken_means(
 
 
 def _root_totals(forest: Forest, sums: Floats, noise_variance: float, pooled: tuple[Floats, float] | None) -> Floats:
-    """Return the counts at a root, averaged over trees: every root counts all rows, or an even part of them."""
+    """Return the counts at a root, averaged over trees: every root counts all rows, or an even fraction of them."""
     root = sums[forest.roots].mean(axis=0)
     own = noise_variance * forest.n_leaves / forest.n_trees**2
     if pooled is not None and own + pooled[1] > 0:  # two measurements of one quantity, weighted by precision
@@ -219,6 +219,6 @@ def row_uniforms(codes: Codes, seed: int) -> Floats:
     """Return a number in [0, 1) per row, a fixed function of the row and a public seed.
 
     Probabilistic averaging draws one class per prediction (Bojarski et al., section 3). Since the draw depends on the
-    row alone, equal rows get equal predictions in every batch. It protects nothing and need not be secret.
+    row alone, equal rows get equal predictions in every batch. The draw protects nothing and need not be secret.
     """
     return (row_hash(codes, seed) >> np.uint64(11)) / 2.0**53

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Base class of forests that grow from data, one level of all trees at a time: their plan and order of release.
+"""Base class of forests that grow from data, one level of all trees at a time: plan and order of releases.
 
 ``medians`` and ``greedy`` split a level, and ``noisy_leaves`` cleans the leaves.
 """
@@ -35,7 +35,7 @@ from veilwood.trees.random import check_counts, public_generators
 
 @dataclass(frozen=True)
 class LevelNodes:
-    """Planned nodes of one level, and the loss that all private selections at them may cost together."""
+    """Planned nodes of one level, and the privacy loss of all private selections at these nodes together."""
 
     depth: int
     max_nodes: int
@@ -66,12 +66,12 @@ class Splitter:
 HALF = "half"  # half of the columns are candidates, drawn independently at each node
 SELECTIONS = ("auto", "flip", "exponential")
 LEVEL_FRACTION = Fraction(3, 20)  # maximum fraction of the budget per level of splits: leaves need the rest
-MAX_LEAVES = 1 << 24  # noise is planned for every leaf that could be grown
+MAX_LEAVES = 1 << 24  # upper limit: noise is planned for every leaf that could grow
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LevelwiseParameters(LeafParameters):
-    """Parameters of every data-dependent forest. Families add their own defaults."""
+    """Parameters shared by all data-dependent forests. Families add their own defaults."""
 
     n_estimators: Any = AUTO
     max_depth: Any = AUTO
@@ -153,7 +153,7 @@ class LevelwiseMethod(LeafMethod[LP]):
             )
 
     def selection_mechanism(self, loss: Loss) -> Literal["flip", "exponential"]:
-        """Return the mechanism that selects splits: permute-and-flip errs less, but with a delta costs more."""
+        """Return the mechanism that selects splits: permute-and-flip errs less, but has a larger loss under zCDP."""
         if self.parameters.selection == "auto":
             return "exponential" if loss.delta > 0 else "flip"
         return "flip" if self.parameters.selection == "flip" else "exponential"
@@ -174,12 +174,12 @@ class LevelwiseMethod(LeafMethod[LP]):
 
     @property
     def leaf_fraction(self) -> Fraction:
-        """The fraction of the budget that splits leave. If the size is "auto", each level has a maximum fraction."""
+        """The fraction of the budget that remains after splits. With an "auto" size, each level has a limit."""
         share = exact_fraction(self.parameters.split_budget, "split_budget")
         return 1 - (min(share, LEVEL_FRACTION * int(self.parameters.max_depth)) if self.auto_sized else share)
 
     def leaves_and_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
-        """Return the maximum number of leaves and the error of one. Raise MechanismError if no split can be drawn."""
+        """Return the maximum number of leaves and a leaf's error. Raise MechanismError if splits cannot be drawn."""
         if request.loss.epsilon is not None:  # a level with little of the budget needs the most noise
             parts = self.level_fractions()
             loss = request.loss.scaled((1 - self.leaf_fraction) * min(parts))
@@ -187,7 +187,7 @@ class LevelwiseMethod(LeafMethod[LP]):
         return super().leaves_and_error(request, encoding)
 
     def n_leaves(self, encoding: Encoding) -> int:
-        """The most leaves that the trees can have."""
+        """The maximum number of leaves of all trees."""
         return self.max_nodes(encoding, int(self.parameters.max_depth))
 
     def design_with_loss(self, request: FitRequest) -> LevelwiseDesign:
@@ -231,7 +231,7 @@ class LevelwiseMethod(LeafMethod[LP]):
         forest = growing.finish_forest()
         step = design.plan.steps[-1]
         counted = source.aggregate(self.make_leaf_count(design.encoding, forest, assignment), n_jobs=n_jobs)
-        # The planned shape is released whatever has grown, and the surplus is dropped.
+        # The planned shape is released regardless of how many leaves have grown; the surplus is dropped.
         padding = np.zeros((step.shape[0] - forest.n_leaves, *step.shape[1:]), np.int64)
         leaves = np.concatenate([counted, padding])
         return forest, self.release_leaves(door, step, leaves)[: forest.n_leaves]

@@ -33,12 +33,12 @@ BINS = 64
 """Maximum number of bins of a node's range of a column. A median is an edge between two bins."""
 
 NO_EDGE = 1 << 60
-"""Impurity of a missing edge, larger than that of any rows."""
+"""Impurity of a missing edge, larger than any impurity of rows."""
 
 
 @dataclass(frozen=True)
 class MedianLevel:
-    """Planned selections of one level: of attributes (None if drawn at random), and of medians."""
+    """Planned selections of one level: attributes (None if they are drawn at random) and medians."""
 
     attributes: Step | None
     medians: Step
@@ -50,17 +50,17 @@ class MedianLevel:
 
 
 def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> MedianLevel:
-    """Plan the selections at the nodes of a level. Together they cost the loss of the level.
+    """Plan the selections at the nodes of a level. Together the selections have the privacy loss of the level.
 
-    Attributes and medians get half each (the paper's section 4). Medians get all of it if attributes are drawn at
-    random.
+    Attributes and medians get half of the level's budget each (section 4 of the paper). Medians get all of it if
+    attributes are drawn at random.
 
     Notes
     -----
     Guarantee
 
-    A row is in one node of each tree that counts it, so the level costs no more (proofs/median-forest.md, attacked by
-    packages/veilwood/tests/forests/test_medians.py).
+    A row is in one node of each tree that counts it, so the level has no larger loss (proofs/median-forest.md, attacked
+    by packages/veilwood/tests/forests/test_medians.py).
     """
     select = partial(selection_step, neighbours=nodes.neighbours, by=nodes.mechanism)
     median = TreeStep.MEDIANS.at(nodes.depth)
@@ -102,7 +102,7 @@ def grow_level(growing: GrowingForest, level: MedianLevel, variant: Variant, spl
     winner = np.full(growing.n_open_nodes, -1)
     if variant == "select-then-median":
         (impurity,) = more
-        scores = -np.where(edges, impurity, NO_EDGE).min(axis=1)  # of each attribute's best edge
+        scores = -np.where(edges, impurity, NO_EDGE).min(axis=1)  # impurity of each attribute's best edge
         winner[open_] = _select_slots(door, level, slots, open_, scores, candidates)
         edge = door.select(level.medians, -imbalance[winner[open_]], edges[winner[open_]])
     elif variant == "k-medians":
@@ -130,7 +130,7 @@ def _select_slots(
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class MedianForestParameters(LevelwiseParameters):
-    """Parameters of both tasks."""
+    """Parameters of median forests for both tasks."""
 
     variant: str = parameter("select-then-median", role=Role.LEARNING)
     split_budget: float = 0.5
@@ -139,7 +139,7 @@ class MedianForestParameters(LevelwiseParameters):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class MedianForestClassifierParameters(MedianForestParameters):
-    """Parameters of classification."""
+    """Parameters of median forests for classification."""
 
     voting: str = parameter("threshold", role=Role.LEARNING)
 
@@ -158,7 +158,7 @@ class MedianForest(LevelwiseMethod[MedianForestParameters]):
 
     @classmethod
     def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
-        """Return candidate sizes. Trees are disjoint, so more trees have fewer rows each."""
+        """Return the candidate sizes. Trees count disjoint rows, so with more trees each one has fewer rows."""
         if noiseless:
             yield 16, 10
             return
@@ -183,8 +183,8 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
     """Trees split at private medians, with private class counts in their leaves (DiPriMe).
 
     Medians keep leaves about equally full, so that noise dominates none of them. At each node a few attributes are
-    drawn at random. One of them is selected privately by how well it separates the classes, and is cut at its private
-    median. Categorical attributes are cut into two balanced random subsets. Each row is assigned to one tree, so more
+    drawn at random. One of them is selected privately by how well it separates the classes, and is split at its private
+    median. Categorical attributes are split into two balanced random subsets. Each row is assigned to one tree, so more
     trees need no more budget.
 
     Parameters
@@ -210,7 +210,7 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
         Assign each row to one tree by a secret key, or to all trees, which then share the budget. "auto" is "disjoint",
         except without noise if the size is "auto" too.
     leaves : {"auto", "plain", "empirical-bayes"}
-        Cleaning of noisy leaves, as in ``RandomTreesClassifier``. Free.
+        Cleaning of noisy leaves, as in ``RandomTreesClassifier``. Spends no budget.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base classes of forests with noisy leaves: the leaf step of a plan, cleaning, votes and means.
 
-How a family grows its trees is in its own module. The interface of all families is in ``estimators.method``.
+Each family grows its trees in its own module. The interface of all families is in ``estimators.method``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ AVERAGE = "threshold"  # averages class frequencies over trees, as regression av
 VOTINGS: tuple[str, ...] = ("auto", "majority", AVERAGE, "probabilistic")
 TREES = ("auto", "shared", "disjoint")
 AUTO = "auto"
-MAX_LEAVES = 1 << 20  # of a forest that chooses its size
+MAX_LEAVES = 1 << 20  # default leaves of a forest that chooses its size
 Pooled: TypeAlias = Ints | None
 """Noisy counts of all rows, or None if they were not measured."""
 
 
 class TreeStep(StepKind):
-    """Kinds of steps of forests with noisy leaves; a value is the name for people, with a place for the depth."""
+    """Kinds of steps of forests with noisy leaves; a value is the displayed name, with a placeholder for the depth."""
 
     ALL_ROWS = "counts of all rows"
     LEAF_CLASSES = "class counts of leaves"
@@ -74,7 +74,7 @@ class LeafModel(method.ForestModel):
 
     leaf_counts: AnyArray
     voting: str = AVERAGE
-    seed: int = 0  # of probabilistic voting; public, since it protects nothing
+    seed: int = 0  # seed of probabilistic voting; public, since it protects nothing
     pooled: Pooled = None
     smoothed: bool = True  # whether leaf frequencies can be 0, so that probabilities need additive smoothing
 
@@ -82,7 +82,7 @@ class LeafModel(method.ForestModel):
 
     @property
     def votes_by_chance(self) -> bool:
-        """Whether votes are drawn by the shares of classes."""
+        """Whether predictions are drawn with the class frequencies as probabilities."""
         return self.voting == "probabilistic"
 
     def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
@@ -93,7 +93,7 @@ class LeafModel(method.ForestModel):
         return self.encoding.decode_target(mean[:, 0] * TARGET_LEVELS)
 
     def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, Ints]:
-        """Return class probabilities, and the index of the largest or of a class drawn with these probabilities."""
+        """Return class probabilities and a class index: the most probable class, or a random draw."""
         frequencies = self.sum_leaves(codes, n_jobs) / self.forest.n_trees
         probabilities = self.to_probabilities(frequencies)
         if not self.votes_by_chance:
@@ -108,7 +108,7 @@ class LeafModel(method.ForestModel):
         return np.asarray(normalize_counts(counts[None])[0])
 
     def column_strengths(self) -> Floats:
-        """Return the decrease in Gini impurity over the splits on each column, in noisy rows."""
+        """Return the decrease in Gini impurity over the splits on each column, in noisy row counts."""
         counts = np.maximum(self.leaf_counts, 0).astype(float)
         return _impurity_decreases(self.forest, counts, len(self.encoding.columns))
 
@@ -147,7 +147,7 @@ def normalize_counts(counts: Ints | Floats) -> Floats:
 
 
 def normalize_pairs(pairs: Ints | Floats, levels: int) -> Floats:
-    """Return the scaled mean of each rotated pair and its complement: 1/2 plus half the clipped mean, and the rest.
+    """Return the scaled mean of each rotated pair, which is 1/2 plus half the clipped mean, and its complement to 1.
 
     The number of rows is (first + second) / levels, at least 1. The mean, between -1 and 1, is
     (first - second) / (levels * rows).
@@ -171,7 +171,7 @@ def majority_votes(frequencies: Floats) -> Floats:
 
 
 class SupportsPlan(Protocol):
-    """Anything with a plan, such as a design."""
+    """Protocol of objects with a plan, such as designs."""
 
     @property
     def plan(self) -> Plan:
@@ -184,8 +184,9 @@ H = TypeVar("H", bound=SupportsPlan)
 def lower_noise_design(request: method.FitRequest, make_design: Callable[[method.FitRequest], H]) -> H:
     """Return the design with less noise, under pure epsilon or, if delta > 0, under zCDP.
 
-    Pure noise satisfies (epsilon, delta) too, and is smaller if a row contributes to few counts. The delta is then not
-    spent, and the plan says so. The decision is recorded in the plan and is not made again when the plan is executed.
+    Pure-epsilon noise satisfies (epsilon, delta) too, and is smaller if a row contributes to few counts. The delta is
+    then not spent, and the plan records this. The decision is recorded in the plan and is not made again when the plan
+    is executed.
     """
     loss, decided = request.loss, request.decisions.get("law")
     if loss.epsilon is None or (loss.delta == 0 and decided is None):
@@ -209,9 +210,9 @@ def _noise_rank(plan: Plan) -> tuple[float, float]:
     return plan.expected_leaf_mse, float(-last.epsilon) if last is not None and last.verb == "select" else 0.0
 
 
-@lru_cache(maxsize=256)  # many sizes have leaves of the same noise
+@lru_cache(maxsize=256)  # cached, since many sizes have leaves with the same noise
 def _lower_variance(loss: Loss, fraction: Fraction, neighbours: Neighbours, l1: int, squared_l2: int) -> float:
-    """Return the variance of a count under the better accounting, for a fraction of the loss."""
+    """Return the variance of a count under the accounting with less noise, for a fraction of the loss."""
     pure = [] if loss.epsilon is None or loss.delta == 0 else [Loss.pure(loss.epsilon)]
     return min(
         counting_variance(law.scaled(fraction), neighbours, l1=l1, squared_l2=squared_l2) for law in (loss, *pure)
@@ -233,7 +234,7 @@ class LeafMethod(method.Method[L]):
         "trees": TREES[1:], "leaves": cleaning.CLEANINGS, "voting": VOTINGS,
     }  # fmt: skip
     splits_fitted: ClassVar[bool] = False  # whether splits depend on the data
-    noiseless_options: ClassVar[Mapping[str, str]] = {"trees": "shared"}  # what "auto" means without noise
+    noiseless_options: ClassVar[Mapping[str, str]] = {"trees": "shared"}  # value of "auto" without noise
 
     @property
     @abstractmethod
@@ -242,13 +243,13 @@ class LeafMethod(method.Method[L]):
 
     @classmethod
     def noiseless_method(cls, parameters: Any) -> type[LeafMethod[Any]]:
-        """Return the method to use without noise if the size is "auto": usually the same."""
+        """Return the method to use without noise if the size is "auto": this method, unless a family overrides it."""
         return cls
 
     @classmethod
     def from_parameters(cls, parameters: Any, task: TaskKind) -> method.Method[Any]:
-        """Return the method of this size, or one that chooses a size that is "auto"."""
-        from veilwood.forests.auto_size import AutoSized, is_auto  # builds on this module
+        """Return the method with this size, or a method that chooses the size if it is "auto"."""
+        from veilwood.forests.auto_size import AutoSized, is_auto  # ``auto_size`` imports this module
 
         if is_auto(parameters.n_estimators) or is_auto(parameters.max_depth):
             return AutoSized(parameters, task, kind=cls)
@@ -266,7 +267,7 @@ class LeafMethod(method.Method[L]):
 
     @classmethod
     def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
-        """Return the candidate numbers and depths of trees. Without noise the last one is the best.
+        """Return the candidate numbers and depths of trees. Without noise the last candidate is the best.
 
         The error of a candidate must be fast to compute. No candidate needs more leaves than there are rows.
         """
@@ -285,10 +286,10 @@ class LeafMethod(method.Method[L]):
         return int(self.parameters.n_estimators) << int(self.parameters.max_depth)
 
     def leaves_and_error(self, request: method.FitRequest, encoding: Encoding) -> tuple[int, float]:
-        """Return the maximum number of leaves, and the expected squared error of one under the better accounting."""
+        """Return the maximum number of leaves, and the squared error of a leaf under the better accounting."""
         leaves = self.n_leaves(encoding)
         if leaves > MAX_LEAVES:
-            raise DomainTooLargeError(f"{leaves:,} leaves are more than {MAX_LEAVES:,}. Hint: lower max_depth.")
+            raise DomainTooLargeError(f"{leaves:,} leaves exceed the limit of {MAX_LEAVES:,}. Hint: lower max_depth.")
         variance = _lower_variance(request.loss, self.leaf_fraction, request.neighbours, *self.row_norms)
         return leaves, self.leaf_error(variance)
 
@@ -304,7 +305,7 @@ class LeafMethod(method.Method[L]):
 
     @property
     def row_sharing(self) -> RowAssignment:
-        """The assignment of rows to trees, as a plan records it."""
+        """The assignment of rows to trees, as recorded in the plan."""
         return EACH_TO_ONE_TREE if self.uses_disjoint_trees else ALL_TO_EVERY_TREE
 
     @property
@@ -325,7 +326,7 @@ class LeafMethod(method.Method[L]):
         return counting_step(name, shape, loss, neighbours, l1=l1, squared_l2=squared_l2)
 
     def leaf_error(self, variance: float) -> float:
-        """Return the expected squared error of a leaf's rows: in regression the sum of its pair over TARGET_LEVELS."""
+        """Return the expected squared error of a leaf's row count: in regression, the pair's sum over TARGET_LEVELS."""
         return variance * (1 if self.task == "classification" else 2 / TARGET_LEVELS**2)
 
     # -- the data ------------------------------------------------------------------------------------------------
@@ -335,10 +336,11 @@ class LeafMethod(method.Method[L]):
         return Assignment(secret_key(), n_trees) if self.uses_disjoint_trees else None
 
     def make_leaf_count(self, encoding: Encoding, forest: Forest, assignment: Assignment | None) -> Count:
-        """Return the count of the leaves. Its exact sums are private, for the door only."""
+        """Return the count of the leaves. Its exact sums are private and are passed to the release door only."""
         return LeafCount(forest, len(encoding.schema.classes) or None, TARGET_LEVELS, assignment)
 
-    # -- after the door ------------------------------------------------------------------------------------------
+    # -- after the release door
+    # ------------------------------------------------------------------------------------------
 
     @property
     def shrinks_leaves(self) -> bool:
@@ -365,7 +367,7 @@ class LeafMethod(method.Method[L]):
     def make_model(
         self, encoding: Encoding, forest: Forest, counts: AnyArray, plan: Plan, pooled: Pooled = None
     ) -> LeafModel:
-        """Build the model of noisy leaves. Leaves are cleaned here only."""
+        """Build the model from a forest and its noisy leaves. Leaves are cleaned here only."""
         values = self.clean_leaves(forest, counts, plan, pooled)
         if self.voting_rule == "majority":
             values = majority_votes(values)
@@ -376,7 +378,7 @@ class LeafMethod(method.Method[L]):
         """Return the class frequencies, or scaled mean and complement, of each leaf under the chosen cleaning."""
         classes = self.task == "classification"
         if self.shrinks_leaves:
-            rows = 1 if classes else TARGET_LEVELS  # what one row adds to a leaf
+            rows = 1 if classes else TARGET_LEVELS  # contribution of one row to a leaf
             noise = self.leaf_variance(plan) / rows**2
             above = self._pooled_per_tree(pooled, plan, forest, rows)
             if not classes:
@@ -414,7 +416,7 @@ class LeafMethod(method.Method[L]):
         return self.make_model(encoding, forest, counts, plan, pooled)
 
     def utility_warning(self, plan: Plan, model: method.Model) -> str | None:
-        """Return a warning if the noise exceeds the leaves, estimated from the noisy counts themselves."""
+        """Return a warning if the noise exceeds the leaf counts, as estimated from the noisy counts themselves."""
         assert isinstance(model, LeafModel)
         unit = 1 if self.task == "classification" else TARGET_LEVELS
         rows_per_leaf = max(0.0, float(model.leaf_counts.sum()) / unit) / model.forest.n_leaves
@@ -430,9 +432,9 @@ class LeafMethod(method.Method[L]):
 
 
 class PregrownForest(method.OnePassMethod[L], LeafMethod[L]):
-    """Base class of forests that are grown without data and release their leaf counts directly."""
+    """Base class of forests that are grown without data and release only their leaf counts."""
 
-    trees_text: ClassVar[str]  # names the trees in a plan
+    trees_text: ClassVar[str]  # describes the trees in a plan
 
     @abstractmethod
     def grow_trees(self, request: method.FitRequest) -> tuple[Encoding, Forest]:

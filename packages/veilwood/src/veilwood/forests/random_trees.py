@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random decision trees (Bojarski, Choromanska, Choromanski, LeCun 2014): structure without data, noisy leaves.
+"""Random decision trees (Bojarski, Choromanska, Choromanski, LeCun 2014): data-independent structure, noisy leaves.
 
 ``trees.random`` grows the structure, ``trees.counting`` counts it, and ``noisy_leaves`` cleans the leaves. Without
-noise, and so without privacy, trees can be much deeper if they grow only where rows are: ``NoiselessRandomTrees``.
+noise, and so without privacy, trees can be much deeper if they split only nodes that contain rows:
+``NoiselessRandomTrees``.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from veilwood.trees.histograms import level_scores, total_impurity
 from veilwood.trees.level_growth import GrowingForest
 from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary, public_generators
 
-# Of ``NoiselessRandomTrees``: bins of a column's remaining range at a node, and columns that are tried at a node.
+# Limits of ``NoiselessRandomTrees``: bins of a column's remaining range at a node, and columns tried at a node.
 BINS: Final = 16
 CANDIDATE_COLUMNS: Final = 4
-TO_LEAF, TO_NARROW, TO_PART = 1 << 40, 2 << 40, 3 << 40  # scores of the actions at a node, the best last
+TO_LEAF, TO_NARROW, TO_PART = 1 << 40, 2 << 40, 3 << 40  # scores of the actions at a node, in ascending order
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomTreesParameters(noisy_leaves.LeafParameters):
-    """Parameters of both tasks."""
+    """Parameters of random trees for both tasks."""
 
     n_estimators: Any = noisy_leaves.AUTO
     max_depth: Any = noisy_leaves.AUTO
@@ -49,7 +50,7 @@ class RandomTreesParameters(noisy_leaves.LeafParameters):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomTreesClassifierParameters(RandomTreesParameters):
-    """Parameters of classification."""
+    """Parameters of random trees for classification."""
 
     voting: str = parameter(noisy_leaves.AUTO, role=Role.LEARNING)
 
@@ -63,7 +64,7 @@ class RandomTrees(noisy_leaves.PregrownForest[RandomTreesParameters]):
 
     @classmethod
     def noiseless_method(cls, parameters: Any) -> type[noisy_leaves.LeafMethod[Any]]:
-        """Return ``NoiselessRandomTrees``, unless rows are read once or the paper's trees are requested."""
+        """Return ``NoiselessRandomTrees``, unless rows can be read only once or the paper's trees are requested."""
         follows_rows = (
             parameters.max_depth == noisy_leaves.AUTO and parameters.n_rows is None and parameters.thresholds == "path"
         )
@@ -80,11 +81,11 @@ class RandomTrees(noisy_leaves.PregrownForest[RandomTreesParameters]):
 
 
 class NoiselessRandomTrees(noisy_leaves.LeafMethod[RandomTreesParameters]):
-    """Random trees without noise that split only nodes with rows of several classes, or of several target values.
+    """Random trees without noise. They split only nodes whose rows have several classes or target values.
 
-    Columns and cuts are random, but of a few columns the first one that separates rows is cut, inside the range of the
-    rows. These are extremely randomised trees (Geurts, Ernst, Wehenkel 2006) with one column per node. Complete trees
-    of such a depth would have mostly empty leaves.
+    At each node a few columns are tried in random order. The first that separates rows is split at a random threshold
+    inside the range of the rows. These are extremely randomised trees (Geurts, Ernst, Wehenkel 2006) with one column
+    per node. Complete trees of this depth would have mostly empty leaves.
     """
 
     numeric_encoding: Literal["grid"] = "grid"
@@ -95,7 +96,7 @@ class NoiselessRandomTrees(noisy_leaves.LeafMethod[RandomTreesParameters]):
         yield 64, 40
 
     def n_leaves(self, encoding: Encoding) -> int:
-        """Return the limit on leaves, whatever the depth."""
+        """Return the limit on the number of leaves, which does not depend on the depth."""
         return noisy_leaves.MAX_LEAVES
 
     def design_with_loss(self, request: FitRequest) -> Design:
@@ -145,7 +146,7 @@ class NoiselessRandomTrees(noisy_leaves.LeafMethod[RandomTreesParameters]):
             slot, present = slots.candidates_of_nodes(np.arange(growing.n_open_nodes), drawn)
             order = (
                 rng.integers(1 << 19, size=slot.shape)[..., None] << 20
-            )  # random ranks of columns, and of cuts within them
+            )  # random ranks of columns, and of thresholds within columns
             order = order + rng.integers(1 << 20, size=(*slot.shape, BINS - 1))
             possible = present[..., None] & (np.arange(BINS - 1) < slots.n_bins[slot][..., None] - 1)
             ranked = np.where(possible, scores[slot] + order, 0).reshape(growing.n_open_nodes, -1)
@@ -168,7 +169,7 @@ class NoiselessRandomTrees(noisy_leaves.LeafMethod[RandomTreesParameters]):
 
 
 def _cut_scores(histograms: Ints, by_class: bool) -> tuple[Ints]:
-    """Return the action of each cut between bins: separate the rows, narrow the range to them, or nothing."""
+    """Return the score of each threshold between bins: it separates rows, narrows the range, or does neither."""
     rows = histograms.sum(axis=2) if by_class else histograms[..., 0]
     totals = histograms.sum(axis=1)
     mixed = total_impurity(totals, moments=not by_class) > 0
@@ -185,12 +186,12 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     """Random decision trees with private leaves, for two or more classes.
 
     Binary trees of fixed depth are grown without the data, and the class counts of all leaves are released with exact
-    discrete noise. Predictions and probabilities are computed from the released counts, so any number of them is free.
+    discrete noise. Predictions and probabilities are computed from the released counts, so they spend no budget.
 
     By default the trees differ from the paper's Algorithm 1, which draws every threshold from the whole range of its
-    column. Many of its branches are empty, so it separates fewer rows. Ours cut within the range that is left.
-    The noise is the same, and without noise the error on the Banknote table falls from 3 to 0.2 per cent.
-    ``thresholds="range"`` grows the paper's trees.
+    column. Many of its branches are empty, so it separates fewer rows. Here, thresholds are drawn from the range that
+    remains on the path. The noise is the same, and without noise the error on the Banknote table falls from 3 to 0.2
+    per cent. ``thresholds="range"`` grows the paper's trees.
 
     Parameters
     ----------
@@ -203,19 +204,19 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
         otherwise pure noise, and the delta is not spent. So a delta never increases the error.
     privacy_unit : "row", int, dict or None
         Unit that the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``. Default: the unit that
-        the schema declares, or one row. A choice that may protect less than the schema declares warns once.
+        the schema declares, or one row. A unit that may protect less than the declared unit issues a warning once.
     adjacency : {"add-remove", "replace-one"}
         Neighbouring relation.
     n_estimators, max_depth : int or "auto"
         Number and depth of the trees. "auto" chooses them without data, as ``vw.tune`` does, from schema, budget, unit
         and the number of rows; the plan shows the choice. A twentieth of the budget then releases the class counts of
-        all rows, towards which leaves are shrunk as far as the noise demands. Without noise, trees grow until rows are
-        separated, and only where rows are, unless ``n_rows`` is declared.
+        all rows, towards which leaves are shrunk according to the noise. Without noise and without a declared
+        ``n_rows``, only nodes that contain rows are split, until the rows are separated.
     n_rows : int, optional
-        Number of rows, or an estimate, if it is public. Everything is then planned before the data is read. Otherwise
-        the first step estimates it, and rows are read once more.
+        Public number of rows, or a public estimate of it. Everything is then planned before the data is read. Otherwise
+        the first step estimates it, which takes an additional pass over the rows.
     class_weight : dict, "balanced" or None
-        Weights by which class probabilities are multiplied. Free, and can be changed after the fit.
+        Weights by which class probabilities are multiplied. They spend no budget and can be changed after the fit.
     max_weight : int, optional
         Largest ``sample_weight`` of a row that counts. Noise grows with it, since one row can count that much.
     voting : {"auto", "majority", "threshold", "probabilistic"}
@@ -224,10 +225,10 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     trees : {"shared", "disjoint"}
         Count every row in every tree (noise grows with the number of trees), or in one tree, drawn by a secret key.
     thresholds : {"path", "range"}
-        Cut inside the range that the path has left of a column, or anywhere in its range, as in the paper.
+        Draw thresholds from the range of a column that remains on the path, or from its whole range, as in the paper.
     leaves : {"auto", "plain", "empirical-bayes"}
-        Cleaning of noisy leaves. "empirical-bayes" shrinks them towards their ancestors by the known noise, which is
-        free. "auto" does so if the size is "auto".
+        Cleaning of noisy leaves. "empirical-bayes" shrinks them towards their ancestors according to the known noise,
+        and spends no budget. "auto" is "empirical-bayes" if the size is "auto", else "plain".
     random_state : int, generator or None
         Public randomness of the structure. It does not seed the noise.
     ledger : Ledger, path or None

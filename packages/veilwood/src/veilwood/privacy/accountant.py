@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Per-process record of privacy losses, by public handle of the data, and warnings that repeated fits add up.
+"""Per-process record of privacy losses, by public handle of the data, and warnings about repeated fits.
 
-This helps users without a ledger. It limits nothing and sees a lower bound only: rows are identified by their path or
-by the object that holds them, never by their content. The same people under another handle, in another process or in an
-earlier one are not seen. Budgets are in ``ledger``.
+This helps users without a ledger. It enforces no limit and records a lower bound only: rows are identified by their
+path or by the object that holds them, never by their content. Releases on the same people under another handle, or in
+another or earlier process, are not recorded. Budgets are in ``ledger``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DataHandle:
 
     @property
     def short_name(self) -> str:
-        """The name, shortened, as messages and ledger entries show it."""
+        """The shortened name for messages and ledger entries."""
         return shorten_text(self.name, _MAX_NAME_LENGTH)
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class ProcessSpend:
     releases : dict
         The number of releases for each handle.
     total : Loss
-        The total of all handles, for people who are in all of these tables.
+        The total over all handles, which applies to people who are in all of these tables.
     """
 
     by_handle: dict[str, Loss]
@@ -86,14 +86,14 @@ class ProcessSpend:
         return float(self.total.delta)
 
     def __str__(self) -> str:
-        bound = "That is a lower bound: other processes, and earlier ones, are not seen."
+        bound = "That is a lower bound: other processes, and earlier ones, are not counted."
         if not self.by_handle:
             return f"This process has spent nothing. {bound}"
         lines = [f"This process has spent {self.total}. {bound}"]
         for name, loss in self.by_handle.items():
             count = self.releases[name]
             lines.append(f"  {name}: {loss} in {count} release{'' if count == 1 else 's'}")
-        lines.append("Tables of the same people add up, whatever they are called.")
+        lines.append("Losses of tables about the same people add up, whatever the tables are called.")
         return "\n".join(lines)
 
 
@@ -109,7 +109,7 @@ class _ProcessAccountant:
         self.kinds: Counter[str] = Counter()
 
     def object_number(self, rows: Any, kind: str) -> int:
-        """Return the number of a live object; an object without weak references gets a new number every time."""
+        """Return the number of a live object. An object without weak references gets a new number on each call."""
         with self.lock:
             known = self.objects.get(id(rows))
             if known is not None and known[0]() is rows:
@@ -130,11 +130,11 @@ def _reset_lock() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_lock)  # a thread of the parent may hold the old one
+    os.register_at_fork(after_in_child=_reset_lock)  # a thread of the parent process may hold the old lock
 
 
 def handle_of(rows: Any) -> DataHandle:
-    """Return the public handle of rows: their path, or their kind and a number. Reads nothing of their content.
+    """Return the public handle of rows: their path, or their kind and a number. Never reads their content.
 
     >>> handle_of("https://example.org/visits.csv")
     DataHandle(name='https://example.org/visits.csv', number=0)
@@ -151,7 +151,7 @@ def handle_of(rows: Any) -> DataHandle:
 
 
 def record_spend(spend: SpendRecord, count: int = 1) -> None:
-    """Record a release. A count of -1 removes the record of one that was cancelled before any value was released."""
+    """Record a release. A count of -1 removes the record of a release cancelled before publishing a value."""
     with _accountant.lock:
         _accountant.spent[spend] += count
         if not spend.with_ledger:
@@ -159,7 +159,7 @@ def record_spend(spend: SpendRecord, count: int = 1) -> None:
 
 
 def was_released(handle: DataHandle, plan: str) -> bool:
-    """Return True if this process has executed a plan on these rows. Knows rows by their handle only."""
+    """Return True if this process has executed a plan on these rows. Identifies rows by their handle only."""
     with _accountant.lock:
         return any(n > 0 and (each.handle, each.plan) == (handle, plan) for each, n in _accountant.spent.items())
 
@@ -168,8 +168,8 @@ def process_spend() -> ProcessSpend:
     """Return the privacy losses of this process, by public handle of the data: a lower bound.
 
     Fits with and without a ledger count. Rows are identified by their path or by the live object that holds them, never
-    by their content. Other processes, such as those of a parallel search, and earlier ones are not seen. Use a ledger
-    for a durable record.
+    by their content. Other processes, such as those of a parallel search, and earlier ones are not counted. Use a
+    ledger for a durable record.
 
     Examples
     --------
@@ -190,7 +190,8 @@ def process_spend() -> ProcessSpend:
 def warn_of_repeated_fits(handle: DataHandle, *, with_ledger: bool, is_clone: bool) -> None:
     """Warn once that the losses of fits add up: if scikit-learn cloned the estimator, or the rows were fitted before.
 
-    This is no guarantee: rows are known by their handle only. A ledger adds up all fits, so none of this applies to it.
+    The warning is best effort: rows are identified by their handle only. With a ledger, which adds up all fits, no
+    warning is issued.
     """
     if with_ledger:
         return
@@ -198,8 +199,8 @@ def warn_of_repeated_fits(handle: DataHandle, *, with_ledger: bool, is_clone: bo
         warn_once(
             "clone",
             "scikit-learn cloned this estimator. Its searches, cross-validation, calibration and ensembles fit many "
-            "such clones. Every fit costs its epsilon, each certificate covers one fit only, and without a ledger "
-            "nothing adds them up: see veilwood.process_spend(). Hint: pass a ledger (ledger='spends.db'), or choose "
+            "such clones. Every fit costs its epsilon, each certificate covers one fit only. Without a ledger, only "
+            "veilwood.process_spend() adds them up. Hint: pass a ledger (ledger='spends.db'), or choose "
             "parameters by veilwood.tune, which needs no data, or on a public table.",
         )
         return
@@ -219,13 +220,13 @@ def warn_of_smaller_unit(unit: Unit, declared: Unit | None, schema_name: str) ->
     if declared is not None and may_protect_less(unit, declared):
         warn_once(
             ("unit", schema_name, unit),
-            f"schema {shorten_text(schema_name)!r} declares {declared} as the unit to protect, and privacy_unit asks "
-            f"for {unit}, which may protect less. Hint: leave privacy_unit out to protect the declared unit.",
+            f"schema {shorten_text(schema_name)!r} declares {declared} as the unit to protect, but privacy_unit is "
+            f"{unit}, which may protect less. Hint: omit privacy_unit to protect the declared unit.",
         )
 
 
 def warn_of_weak_guarantee(epsilon: float | None) -> None:
-    """Warn if an epsilon is a weak guarantee, or nearly none."""
+    """Warn if the guarantee of an epsilon is weak or nearly none."""
     if verdict := guarantee_strength(epsilon).verdict:
         warnings.warn(verdict, WeakGuaranteeWarning, stacklevel=_caller_stack_level())
 
@@ -240,7 +241,7 @@ def warn_once(key: object, message: str) -> None:
 
 
 def _caller_stack_level() -> int:
-    # The warning then names the user's line: how many frames of the library are above it depends on the estimator.
+    # Lets the warning point to the user's line: the number of library frames in between depends on the estimator.
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("veilwood"):
         level, frame = level + 1, frame.f_back

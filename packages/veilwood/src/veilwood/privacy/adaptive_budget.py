@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A privacy budget that is spent adaptively, and its division among contingency tables.
+"""Adaptive spending of a privacy budget, and its division among contingency tables.
 
 Each step may depend on the values released before it. Methods decide by the *row epsilon*: the epsilon that Laplace
-noise of the same variance on a count would cost one row. A unit of k rows at epsilon is one row at epsilon / k, a
-replaced row one at epsilon / 2. Under zCDP, rho per row gives Gaussian noise of the variance of Laplace noise at row
-epsilon 2 sqrt(rho). The door checks in exact fractions that all steps together cost no more than was reserved
-(proofs/door.md).
+noise of the same variance on a count would cost one row. Epsilon for a unit of k rows is a row epsilon of epsilon / k;
+for a replaced row, it is epsilon / 2. Under zCDP, rho per row gives Gaussian noise with the variance of Laplace noise
+at row epsilon 2 sqrt(rho). The release door checks in exact fractions that all steps together cost no more than was
+reserved (proofs/door.md).
 
-Whether pure epsilon or zCDP leaves less noise depends on the number of rows. If that is not known before, the first
-step takes its loss from epsilon, and the later ones either continue so or ``under_zcdp``.
+Whether pure epsilon or zCDP gives less noise depends on the number of rows. If this number is unknown at the start, the
+first step takes its loss from epsilon, and later steps either continue with epsilon or switch to ``under_zcdp``.
 
 ``release_tables`` releases several contingency tables of the same rows, in groups that share their noise
 (``joint_noise``).
@@ -34,11 +34,11 @@ from veilwood.privacy.noise import MAX_SPARSE_CELLS, SparseLaplace
 from veilwood.privacy.steps import Step, StepKind, StepName, counting_step, joint_step, selection_step, sparse_step
 
 UNBOUNDED_ROW_EPSILON: Final = 1e6  # stands in for an infinite epsilon
-# Below it, the noise of a small step could exceed the largest that is drawn exactly (``noise.MAX_SCALE``). Steps have
-# had up to 10^5 times the noise of a count at their whole budget; 10^-8 leaves room for 10^7 times.
+# With less, the noise of a small step could exceed the largest scale that is drawn exactly (``noise.MAX_SCALE``). The
+# noise of a step has been up to 10^5 times that of a count at the whole budget; 10^-8 allows a factor of 10^7.
 MIN_ROW_EPSILON: Final = 1e-8
 _BUDGET_UNITS: Final = 1 << 40  # fractions of the budget are multiples of 1 / _BUDGET_UNITS
-# What remains after a step is not left over if it is at most so many units: rounding down has lost about one per step.
+# A remainder of at most this many units counts as nothing: rounding down loses about one unit per step.
 _ROUNDING_UNITS: Final = 16
 
 Number = TypeVar("Number", float, Floats)
@@ -52,9 +52,9 @@ class AdaptiveBudget:
     loss : Loss
         Budget of the release.
     neighbours : Neighbours
-        Whom it protects.
+        The protected unit and the adjacency.
     door : Door, optional
-        The open door that steps are added to and released by. Without one, steps are only planned.
+        The open release door, to which steps are added and which releases them. Without a door, steps are only planned.
 
     Attributes
     ----------
@@ -79,12 +79,12 @@ class AdaptiveBudget:
             self.row_epsilon = float(loss.epsilon / neighbours.l1_sensitivity(1))
 
     def check_row_epsilon(self) -> None:
-        """Raise ParameterError if steps of this budget could need more noise than can be drawn: before any is spent."""
+        """Raise ParameterError if the budget is so small that its noise could not be drawn. Call before spending."""
         if self.row_epsilon < MIN_ROW_EPSILON:
             raise ParameterError(
                 "epsilon", float(self._loss.epsilon or 0),
-                f"is {self.row_epsilon:.3g} for each row of {self._neighbours.unit}, and this forest needs at least "
-                f"{MIN_ROW_EPSILON:g} for its noise",
+                f"is {self.row_epsilon:.3g} for each row of {self._neighbours.unit}, but must be at least "
+                f"{MIN_ROW_EPSILON:g} for this forest",
                 "increase epsilon, or protect fewer rows of a unit",
             )  # fmt: skip
 
@@ -112,7 +112,7 @@ class AdaptiveBudget:
         return self.row_epsilon * (fraction**0.5 if self.uses_gaussian else fraction)
 
     def fraction_for(self, row_epsilon: float) -> float:
-        """Return the fraction of the budget with this row epsilon; above 1 if it exceeds the budget."""
+        """Return the fraction of the budget that has this row epsilon; it is above 1 if it exceeds the budget."""
         return (row_epsilon / self.row_epsilon) ** 2 if self.uses_gaussian else row_epsilon / self.row_epsilon
 
     def plan_counts(
@@ -141,7 +141,7 @@ class AdaptiveBudget:
 
     @property
     def joint_noise_variance(self) -> float:
-        """Variance of joint noise, in multiples of that of ``JointLaplace``. Plans, without a door, assume 1."""
+        """Variance of joint noise, as a multiple of the variance of ``JointLaplace``; 1 without a door."""
         return 1.0 if self._door is None else self._door.joint_noise_variance
 
     def plan_tables(self, name: str, sizes: Sequence[int], n_classes: int, fraction: float) -> Step:
@@ -159,7 +159,7 @@ class AdaptiveBudget:
         )
 
     def plan_sparse(self, name: str, false_positives: float, min_cells: int, fraction: float, *, l1: int = 1) -> Step:
-        """Plan a sparse histogram: of so many cells, at least ``min_cells``, that ``false_positives`` are expected."""
+        """Plan a sparse histogram with at least ``min_cells`` cells, so many that ``false_positives`` are expected."""
         step = sparse_step(name, MAX_SPARSE_CELLS, self._take_loss(fraction), self._neighbours, l1=l1)
         if isinstance(step.mechanism, SparseLaplace):
             affordable = int(false_positives * step.mechanism.gap)
@@ -206,7 +206,7 @@ MAX_SIZE_RATIO: Final = 3
 
 
 class TableNoise(NamedTuple):
-    """Noise of several tables: Gaussian or Laplace, and whether tables of similar size may share Laplace noise.
+    """Noise of several tables: Gaussian or Laplace, and whether tables of similar sizes may share Laplace noise.
 
     ``joint_variance`` is ``AdaptiveBudget.joint_noise_variance``.
     """
@@ -223,8 +223,9 @@ class TableNoise(NamedTuple):
     def group_tables(self, sizes: Sequence[int]) -> list[tuple[int, float]]:
         """Divide a budget among tables of ascending sizes.
 
-        Joint noise of several tables is usually less than separate noise, but that of a small table grows with the
-        cells of all. So only tables of similar size share noise, and only if it is less. The fractions minimise the
+        Joint noise of several tables is usually less than separate noise, but the noise of a small table grows with the
+        number of cells of all tables. Only tables of similar sizes share noise, and only if joint noise is less. The
+        fractions minimise the
         squared noise of all cells: the sum over groups of squares / fraction^2, or of squares / fraction under zCDP.
 
         Returns
@@ -257,7 +258,7 @@ class TableNoise(NamedTuple):
         return np.array(variances)
 
     def _split_if_noisier(self, group: list[int]) -> list[list[int]]:
-        """Return a group as it is, or its tables alone if separate Laplace noise is less."""
+        """Return the group unchanged, or each table as a group of its own if separate Laplace noise is less."""
         alone = [[size] for size in group]
         separate = sum(self._squared_noise(one) ** (1 / 3) for one in alone) ** 3  # the budget is divided by cube roots
         return alone if len(group) > 1 and self._squared_noise(group) > separate else [group]
@@ -265,7 +266,7 @@ class TableNoise(NamedTuple):
     def _squared_noise(self, group: Sequence[int]) -> float:
         """Return the squared noise of all cells of a group, at row epsilon 1.
 
-        All rows are in every table, so that the last cell of each follows from the others.
+        All rows are in every table, so the last cell of each table follows from the others.
         """
         return sum((size - 1) * each for size, each in zip(group, self._group_variances(group), strict=True))
 
@@ -278,18 +279,18 @@ class TableNoise(NamedTuple):
 
 
 def _may_share_noise(sizes: Sequence[int]) -> bool:
-    """Return True if tables of ascending sizes are similar and small enough for joint noise."""
+    """Return True if tables of ascending sizes are similar enough in size, and small enough, for joint noise."""
     return sizes[-1] <= min(MAX_SIZE_RATIO * sizes[0], MAX_TABLE_CELLS) and sum(sizes) <= MAX_JOINT_CELLS
 
 
 class TableStepName(NamedTuple):
-    """Kinds of the steps that release tables: of one table by itself, and of several with joint noise."""
+    """Names of the steps that release a single table, and several tables with joint noise."""
 
     alone: StepKind
     jointly: StepKind
 
     def format_range(self, n_before: int, n_tables: int) -> StepName:
-        """Return the name of the step that releases ``n_tables`` tables after ``n_before`` others.
+        """Return the name of the step that releases ``n_tables`` tables, after ``n_before`` earlier tables.
 
         >>> class Example(StepKind):
         ...     TABLE, TABLES = "table {}: classes by cell", "tables {} to {}: classes by cell"
@@ -302,7 +303,7 @@ class TableStepName(NamedTuple):
 
 
 class NoisyTables(NamedTuple):
-    """Released tables.
+    """Released contingency tables, with the variances of their noise.
 
     Attributes
     ----------
@@ -313,7 +314,7 @@ class NoisyTables(NamedTuple):
     totals : list of ndarray
         Noisy class counts of all rows, for each group of tables that share their noise.
     total_variances : list of float
-        Variance of the noise on these, for each group.
+        Variance of the noise on the totals, for each group.
     """
 
     counts: list[Floats]

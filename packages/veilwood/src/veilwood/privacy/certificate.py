@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Privacy certificates: the guarantee that is attached to every fitted model.
+"""Privacy certificates: the guarantee attached to every fitted model.
 
 A certificate holds public facts only. ``build_certificate`` builds every one, for the door and for servers, from the
-plan, the spend that a ledger records, and the participation of servers. ``assumptions_of`` decides on which assumptions
-the guarantee rests.
+plan, the charge that a ledger records, and the participation of servers. ``assumptions_of`` lists the assumptions of
+the guarantee.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Spend:
     durability : {"file", "memory", "not"}
         Whether the ledger is a file, is held in memory, or replaces one that was not given.
     not_private : str or None
-        Why nothing is guaranteed, if so.
+        Why there is no guarantee; None if there is one.
     plan : str or None
         The hash of the plan that the ledger entry holds.
     """
@@ -116,7 +116,8 @@ class ServerParticipation:
     Attributes
     ----------
     noise : {"dealt", "sampled", "both"}
-        Whether servers dealt parts of the noise, all sampled it together in shares, or did both in different steps.
+        Whether each server dealt noise of its own, all servers sampled noise jointly in shares, or both in different
+        steps.
     shared_input : {"counts", "rows", "columns"}
         What owners shared with the servers: counts of their rows, whole rows, or columns of the same rows.
     checked : bool
@@ -175,26 +176,26 @@ class PrivacyCertificate:
     epsilon, delta : float or None
         The privacy loss; None if nothing is guaranteed.
     adjacency, unit : str
-        In what two neighbouring tables differ.
+        How two neighbouring tables differ.
     mechanism : str
         The mechanisms that were applied.
     released : str
-        What left the private side; everything else in the model is computed from it.
+        The published values, as text; everything else in the model is computed from them.
     composition : tuple of dict
-        The steps whose losses add up to the loss.
+        The steps whose privacy losses compose to the total.
     assumptions : tuple of str
-        What the guarantee rests on.
+        The assumptions of the guarantee.
     reason : str or None
         Why the release is not private, if it is not.
     ledger, ledger_entry : str, int
         The entry of the ledger that records the charge.
     schema_hash, plan_hash : str
-        Hashes of the schema and the plan. If the plan was refined from released values, ``plan_hash`` is that of the
-        plan that opened the door, which could be signed before.
+        Hashes of the schema and the plan. If the plan was refined from released values, ``plan_hash`` is the hash of
+        the plan that opened the release door, which could be signed beforehand.
     version : str
         The version of the library that made the release.
     chosen : dict
-        Adaptive decisions of a refined plan: its decisions, its layout and its own hash; empty for other plans.
+        The decisions, layout and hash of a plan that was refined from released values; empty for other plans.
     """
 
     is_private: bool
@@ -220,7 +221,7 @@ class PrivacyCertificate:
         return guarantee_strength(self.epsilon if self.is_private else None)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the certificate as plain values."""
+        """Return the certificate as a dict that can be written as JSON."""
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
     def to_json(self) -> str:
@@ -237,7 +238,9 @@ class PrivacyCertificate:
             certificate = cls(**data)
         except (TypeError, KeyError, ValueError) as error:
             reason = shorten_text(str(error))
-            raise ModelFileError(f"the certificate is incomplete or has unknown fields ({reason}).") from None
+            raise ModelFileError(
+                f"the certificate is incomplete or has unknown fields ({reason}). Hint: restore the original file."
+            ) from None
         for name, types in _FIELD_TYPES.items():
             if not isinstance(getattr(certificate, name), types):
                 raise ModelFileError(f"the certificate's {name!r} has the wrong type.")
@@ -309,7 +312,7 @@ class PrivacyCertificate:
         )
 
     def _describe_decisions(self) -> list[str]:
-        """Return the decisions of an adaptive plan, one text each."""
+        """Return the decisions of an adaptive plan, one string per decision."""
         layout = ", ".join(Layout.from_dict(self.chosen["layout"]).describe())
         choices = [f"{name}: {value}" for name, value in self.chosen["choices"].items()]
         return [*choices, f"layout: {layout}", f"plan as carried out (sha256): {self.chosen['plan_hash']}"]
@@ -358,7 +361,7 @@ def adaptive_decisions(plan: Plan, fingerprint: str) -> dict[str, Any]:
 
 _ADJACENCY_TEXTS: Final = {"add-remove": "added or removed", "replace-one": "replaced by any other"}
 _STEP_KEYS: Final = ("name", "mechanism", "sensitivity", "loss")  # columns of the table of steps
-_TYPED_KEYS: Final = ("kind", "at")  # decide which steps share a line of it
+_TYPED_KEYS: Final = ("kind", "at")  # decide which steps share a row of this table
 _FIELD_TYPES: Final[dict[str, Any]] = {
     **dict.fromkeys(("adjacency", "unit", "mechanism", "released", "ledger"), str),
     **dict.fromkeys(("schema_hash", "plan_hash", "version"), str),
@@ -371,7 +374,7 @@ _FIELD_TYPES: Final[dict[str, Any]] = {
 
 
 def _is_valid_decisions(decisions: dict[str, Any]) -> bool:
-    """Return True if decisions read from a file have the form that ``adaptive_decisions`` gives them."""
+    """Return True if decisions from a file have the form that ``adaptive_decisions`` returns."""
     if set(decisions) != {"choices", "layout", "plan_hash"} or not isinstance(decisions["plan_hash"], str):
         return False
     try:
@@ -382,16 +385,16 @@ def _is_valid_decisions(decisions: dict[str, Any]) -> bool:
 
 
 def describe_steps(steps: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return name, mechanism, sensitivity and loss of all steps, for a table.
+    """Return the name, mechanism, sensitivity and loss of all steps as table rows.
 
-    Consecutive steps with equal noise are merged; so are numbered steps of one kind with equal noise, such as the
-    selections of all rounds.
+    Consecutive steps with equal noise are merged. Numbered steps of one kind with equal noise, such as the selections
+    of all rounds, are merged too.
     """
     return [(_merged_name(group), *_noise_columns(group[0])) for group in merge_steps(steps)]
 
 
 def merge_steps(steps: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Group the steps that ``describe_steps`` shows in one line, by kind and noise."""
+    """Group steps by kind and noise: ``describe_steps`` returns one row per group."""
     groups: dict[object, list[dict[str, Any]]] = {}
     for place, (columns, equal_steps) in enumerate(groupby(steps, key=_noise_columns)):
         for step in equal_steps:

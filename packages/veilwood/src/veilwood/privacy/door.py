@@ -48,22 +48,23 @@ class Measurement:
 
 
 class Door:
-    """Execute a plan: reserve its loss, release noisy values, commit.
+    """Release door: reserves the loss of a plan, releases noisy values and commits the charge.
 
     Use as a context manager. Entering reserves the loss of the whole plan, or raises ``BudgetExceededError`` without
     side effects. Each step can be released once. A regular exit commits the reservation. After an error the reserved
-    loss stays spent, with one exception: input that is rejected (``OutOfSchemaError``) before the first noise is drawn,
-    when nothing can have been released. Without a ledger nothing is recorded, and the certificate says so.
+    loss stays spent, with one exception: the reservation is cancelled if input is rejected (``OutOfSchemaError``)
+    before the first noise is drawn, because nothing can have been released. Without a ledger, no charge is recorded,
+    and the certificate says so.
 
     Notes
     -----
     Guarantee
 
-    The release costs at most the plan's loss, and that loss is recorded in the ledger before any of it can be seen
+    The release costs at most the plan's loss, which is recorded in the ledger before any released value can be seen
     (proofs/door.md, attacked by packages/veilwood/tests/guarantees/test_door.py).
     """
 
-    joint_noise_variance: float = 1.0  # of joint noise, in multiples of ``JointLaplace``: servers deal two draws of it
+    joint_noise_variance: float = 1.0  # as a multiple of the variance of ``JointLaplace``: servers deal two draws
     parallel_release_done: bool = False  # whether a ``ParallelDoor`` has used this release
     _participation: ServerParticipation | None = None  # of servers that draw the noise
 
@@ -90,7 +91,7 @@ class Door:
         return self
 
     def _check_entropy(self) -> None:
-        """Raise SetupError if there is no entropy source. If it is seeded, record that the release is not private."""
+        """Raise SetupError without an entropy source. If the source is seeded, mark the release as not private."""
         if entropy.require_entropy() and SEEDED_NOISE not in self._reasons:
             self._reasons.append(SEEDED_NOISE)
 
@@ -105,7 +106,7 @@ class Door:
         return self.plan.loss
 
     def _reserve_loss(self, key: str = "") -> Reservation:
-        """Reserve the loss in the ledger. Raise BudgetExceededError if it does not fit."""
+        """Reserve the loss in the ledger. Raise BudgetExceededError if it exceeds the remaining budget."""
         return self.ledger.reserve(
             self._charged_loss,
             what=f"{self.plan.estimator} on {self.plan.schema_name}: {self.plan.released}",
@@ -123,14 +124,14 @@ class Door:
     def refine(self, plan: Plan) -> None:
         """Replace the plan by one derived from values already released.
 
-        The new plan must promise the same loss for the same neighbours and hold every released step, so that all steps
-        together cost no more than what was reserved: adaptive composition (proofs/door.md). It records which plan
-        opened the door, and the certificate shows both.
+        The new plan must promise the same loss for the same neighbours and contain every released step, so that all
+        steps together cost no more than was reserved: adaptive composition (proofs/door.md). It records which plan
+        opened the door, and the certificate shows both plans.
 
         Raises
         ------
         PlanError
-            If the door is not open, or the plan is not such a one.
+            If the door is not open, or the plan does not meet these conditions.
         """
         self._adopt_plan(replace(plan, opened_as=self._opened_as))
 
@@ -154,11 +155,11 @@ class Door:
         return self.plan.opened_as or self.plan.fingerprint()
 
     def _adopt_plan(self, plan: Plan) -> None:
-        """Check a plan derived from released values, which has checked itself that its steps cost at most its loss."""
+        """Check and adopt a plan derived from released values. The plan itself has checked the loss of its steps."""
         old, new = ({step.name: step for step in each.steps} for each in (self.plan, plan))
         are_kept = all(name in old and new.get(name) == old[name] for name in self._released_steps)
         if self._closed or self._reservation is None or not are_kept:
-            raise PlanError("a refined plan must hold every step that has passed the open door.")
+            raise PlanError("a refined plan must contain every step that the open door has released.")
         if (plan.loss, plan.neighbours) != (self.plan.loss, self.plan.neighbours):
             raise PlanError(f"a refined plan must promise {self.plan.loss} for {self.plan.neighbours}.")
         self.plan = plan
@@ -191,8 +192,8 @@ class Door:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Add the planned noise to the counts of keys, and release the indices of the keys above the threshold.
 
-        The number of keys, and which they are, is private: the caller must show the released ones only, in an order
-        that does not depend on the others.
+        The keys and their number are private: the caller must show only the released keys, in an order that does not
+        depend on the other keys.
         """
         self._admit_step(step, step.shape)
         mechanism = self._mechanism_of(step, "above_threshold")
@@ -205,8 +206,8 @@ class Door:
     ) -> NDArray[np.int64]:
         """Select one column per row of exact scores by the planned mechanism, and release the selections.
 
-        There may be fewer rows than planned (a level of a tree has as many nodes as the levels above it left open).
-        ``admissible`` marks the columns that may be selected and must not depend on the data.
+        There may be fewer rows than planned: the number of nodes on a level of a tree depends on the levels above.
+        ``admissible`` marks the columns that may be selected, and must not depend on the data.
         """
         if scores.ndim != 2 or len(scores) > step.shape[0]:
             raise PlanError(
@@ -225,8 +226,8 @@ class Door:
     ) -> Outcome:
         """Run private trials a random number of times, and release the best outcome only.
 
-        Each trial gets a budget of the mechanism's ``trial_epsilon`` for this plan's neighbours, and opens a
-        ``TrialDoor`` on it for everything that it releases.
+        Each trial gets a budget of the mechanism's ``trial_epsilon`` for this plan's neighbours, and uses a
+        ``TrialDoor`` with this budget for all of its releases.
         """
         self._admit_step(step, step.shape)
         mechanism = self._mechanism_of(step, "best")
@@ -240,7 +241,7 @@ class Door:
 
     def _record_released(self, step: Step, *values: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
         """Record released values, which are public from now on, and return them."""
-        # Copies: methods may change in place what they were given.
+        # Copied, because methods may change the returned arrays in place.
         self.measurements.append(Measurement(step.name, tuple(np.array(each, np.int64) for each in values)))
         return values
 
@@ -252,15 +253,15 @@ class Door:
         return step.mechanism
 
     def _admit_step(self, step: Step, shape: tuple[int, ...]) -> None:
-        """Check that this is a step of the plan with the planned shape, and mark it as released: it passes once."""
+        """Raise PlanError unless the step is planned with this shape and not yet released. Mark it as released."""
         if self._reservation is None or self._closed:
             raise UseError("the door is closed. Hint: release steps inside one `with` block.")
         if not self.plan.has_step(step) or step.name in self._released_steps:
-            raise PlanError(f"step {step.name!r} is not in the plan, or has passed already.")
+            raise PlanError(f"step {step.name!r} is not in the plan, or was already released.")
         if shape != step.shape:
             raise PlanError(f"step {step.name!r} was planned for shape {step.shape}, got {shape}.")
         if step.mechanism is None and INFINITE_EPSILON not in self._reasons:
-            raise PlanError(f"step {step.name!r} has no noise, and this release promises privacy.")
+            raise PlanError(f"step {step.name!r} has no noise, but this release promises privacy.")
         if entropy.is_seeded() and SEEDED_NOISE not in self._reasons:
             raise UseError("seeded noise was switched on inside a release. Hint: enter the test context first.")
         self._released_steps.add(step.name)
@@ -281,7 +282,7 @@ class Door:
             error.add_note(f"{self.plan.loss} counts as spent ({self.ledger.name}).")
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the certificate of a finished release, with the loss that the ledger holds."""
+        """Return the certificate of a finished release, with the loss that the ledger recorded."""
         ledger, reservation = self.ledger, self._finished_reservation()
         if ledger.durability == "not":
             spend = Spend(ledger.name, reservation.id, self.plan.loss, "not", self._not_private_reason)
@@ -297,7 +298,7 @@ class Door:
 
 
 class UnchargedDoor(Door):
-    """A door whose loss is reserved elsewhere: it neither charges nor changes a ledger."""
+    """Release door whose loss is reserved elsewhere. It does not charge or change a ledger."""
 
     def __enter__(self) -> Self:
         self._check_entropy()
@@ -315,11 +316,11 @@ class UnchargedDoor(Door):
 
 
 class TrialDoor(UnchargedDoor):
-    """The door of a trial inside a search: its loss is a part of what the search has reserved.
+    """Release door of one trial of a search, whose loss is part of the loss that the search has reserved.
 
-    It leaves no trace: the number of trials must stay secret (proofs/private-search.md). ``aside`` means that the
-    release is of the units that the trial holds out. The constructor raises PlanError if the plan is for other
-    neighbours than the search, or costs more than what is left of the loss charged for a trial.
+    It records nothing: the number of trials must stay secret (proofs/private-search.md). ``aside`` means that the
+    release is about the units that the trial holds out. The constructor raises PlanError if the plan has different
+    neighbours from the search, or costs more than remains of the loss charged for the trial.
     """
 
     def __init__(self, plan: Plan, charged: TrialBudget, *, aside: bool = False) -> None:
@@ -327,25 +328,25 @@ class TrialDoor(UnchargedDoor):
         super().__init__(plan, None)
 
     def certificate(self) -> NoReturn:
-        """Raise UseError: the releases of a trial may not be shown, so that nothing is certified about them."""
+        """Raise UseError: the releases of a trial must stay secret, so they have no certificate."""
         raise UseError("a trial has no certificate. Hint: use the certificate of its search.")
 
 
 def parallel_loss(loss: Loss) -> Loss:
-    """Return the loss that a parallel release on other units may cost: ``loss``, or its epsilon if accounting is open.
+    """Return the loss that a parallel release on other units may have: ``loss``, or its epsilon if accounting is open.
 
-    That is within both bounds of the first release, epsilon with delta and rho.
+    The result is within both bounds of the first release: epsilon with delta, and rho.
     """
     return Loss.pure(loss.epsilon) if loss.accounting_open and loss.epsilon is not None else loss
 
 
 class ParallelDoor(UnchargedDoor):
-    """Parallel composition: the door of a second release on disjoint units, covered by an existing ledger entry.
+    """Release door for parallel composition: a second release on disjoint units, covered by an existing ledger entry.
 
-    A secret key has drawn the two parts of the units. The first release has reserved its loss itself and is finished.
-    Under add-remove a unit is in one of the parts only, so that both releases together cost the larger of their losses,
-    which are equal. One release covers one other, no more. Entering raises UseError for other neighbours, another loss,
-    or units that may be in both parts, before anything is counted.
+    A secret key has divided the units into two groups. The first release has reserved its own loss and is finished.
+    Under add-remove, a unit is in only one group, so both releases together cost the larger of their losses, which are
+    equal. A release can cover only one other release. Before any row is counted, entering raises UseError if the
+    neighbours or losses differ, or if a unit may be in both groups.
 
     Notes
     -----
@@ -368,31 +369,37 @@ class ParallelDoor(UnchargedDoor):
             or first.parallel_release_done
             or isinstance(first, UnchargedDoor)
         ):
-            raise UseError("a first release must be charged and finished, and covers one other release only.")
+            raise UseError(
+                "the first release must be charged and finished, and must not have covered another release. "
+                "Hint: charge this release separately."
+            )
         if not first.plan.neighbours.in_one_part:
             raise UseError(
-                f"parallel composition does not hold for {first.plan.neighbours}: a unit may be in both parts."
+                f"parallel composition does not hold for {first.plan.neighbours}: a unit may be in both releases."
             )
         if first.plan.neighbours != self.plan.neighbours or parallel_loss(first.plan.loss) != self.plan.loss:
-            raise UseError(f"{self.plan.loss} is not covered by {first.plan.loss} for {first.plan.neighbours}.")
+            raise UseError(
+                f"a release with {self.plan.loss} for {self.plan.neighbours} is not covered by {first.plan.loss} "
+                f"for {first.plan.neighbours}."
+            )
         self._check_entropy()
         first.parallel_release_done = True
         self._reservation = first._reservation
         return self
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the certificate of this release; its ledger entry is that of the first."""
+        """Return the certificate of this release, which names the ledger entry of the first release."""
         ledger, entry = self.ledger, self._finished_reservation().id
         spend = Spend(ledger.name, entry, self.plan.loss, ledger.durability, self._not_private_reason)
         return build_certificate(self.plan, spend)
 
 
 class SeriesDoor(Door):
-    """Door of one release of a series (``time_factors``), whose whole loss is charged when the series is opened.
+    """Door of one release of a series (``time_factors``), whose total loss is charged when the series is opened.
 
     Entering records an entry without a loss, under the key of this release. It raises LedgerError if an attempt has
-    used that key: no period is measured twice, whoever tries. The entry is cancelled after an error before any noise
-    was drawn. After a later error, or a crash, it stays reserved until the custodian resolves it.
+    already used that key, so no period is measured twice. After an error before any noise was drawn, the entry is
+    cancelled. After a later error or a crash, it stays reserved until the custodian resolves it.
 
     Notes
     -----
@@ -428,9 +435,9 @@ class SeriesDoor(Door):
         if not reservation.is_new:
             self._reservation = None
             raise LedgerError(
-                f"{self.ledger.name} holds an attempt at this release, entry {reservation.id}: no period is measured "
-                "twice. Hint: if another process is at work, wait for it. After a crash, resolve the entry; the series "
-                "goes on with the next release."
+                f"{self.ledger.name} already has entry {reservation.id} for this release, and no period is measured "
+                "twice. Hint: if another process is running, wait for it. After a crash, resolve the entry; the series "
+                "continues with the next release."
             )
         return reservation
 
@@ -450,4 +457,4 @@ class SeriesDoor(Door):
 
     def certificate(self) -> PrivacyCertificate:
         """Raise UseError: the series certifies its releases."""
-        raise UseError("this door has no certificate. Hint: use that of the series.")
+        raise UseError("this door has no certificate. Hint: use the certificate of the series.")

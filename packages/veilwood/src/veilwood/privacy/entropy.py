@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Source of secret random bits: the operating system, or a marked stream in tests; and tables that read few of them.
+"""Source of secret random bits (the operating system, or a seeded stream in tests), and samplers that use few bits.
 
 Probability distributions are in ``samplers``. Public randomness (structure of forests) does not come from here.
 """
@@ -24,17 +24,17 @@ from veilwood.errors import MechanismError, PrivacyWarning, SetupError
 DIGIT_BITS = 16
 
 # Lower and upper ends of the enclosures of each cumulative probability, in units of 2**-(bits + GUARD_BITS).
-# If the distribution is unbounded, the last enclosure reaches to 1 and stands for all further ones.
+# If the distribution is unbounded, the last enclosure extends to 1 and represents all later probabilities.
 Enclosures = tuple[list[int], list[int]]
 
-GUARD_BITS = 64  # precision beyond the revealed bits, so that an enclosure is rarely wider than one word
+GUARD_BITS = 64  # bits of precision beyond the revealed bits, so that an enclosure is rarely wider than one word
 FLOAT_ERROR = 2.0**-36  # of a cumulative probability: at least 4 times the true error (proofs/discrete-laplace.md)
-MIN_GUIDED_DRAWS = 1 << 14  # draws that repay a table of the outcomes of all digits
+MIN_GUIDED_DRAWS = 1 << 14  # from this many draws on, a table of the outcomes of all digits saves time
 
 
 @dataclass(frozen=True)
 class _TestStream:
-    """A repeatable stream of bits; noise drawn from it is not private."""
+    """Repeatable stream of bits for tests. Noise drawn from it is not private."""
 
     generator: np.random.Generator
     digit_bits: int
@@ -46,7 +46,7 @@ _test_stream: ContextVar[_TestStream | None] = ContextVar("veilwood_test_stream"
 def random_integers(n: int, bits: int = 64) -> NDArray[np.unsignedinteger[Any]]:
     """Return `n` independent uniform integers below ``2**bits``, as the smallest unsigned type that holds them.
 
-    Every call reads fresh bytes: nothing is kept between calls, so forked processes never share bits.
+    Every call reads fresh bytes. Nothing is stored between calls, so forked processes never share bits.
 
     Examples
     --------
@@ -82,9 +82,9 @@ def draw_below(n: int) -> int:
 
 
 def require_entropy() -> bool:
-    """Raise SetupError if there are no random bits. Return True if they are seeded.
+    """Return True if random bits are seeded. Raise SetupError if there is no source of random bits.
 
-    Called before anything is spent.
+    Called before any budget is spent.
     """
     seeded = is_seeded()
     if not seeded:  # reading a byte would shift a test stream
@@ -110,7 +110,7 @@ def is_seeded() -> bool:
 
 @contextmanager
 def seeded_for_tests(seed: int, digit_bits: int = DIGIT_BITS) -> Iterator[None]:
-    """Replace the operating system's bits by a repeatable stream. For tests only: nothing made inside is private.
+    """Replace the operating system's bits with a repeatable stream. For tests only: results are not private.
 
     The stream belongs to the current context: threads started inside draw from the operating system, unless
     Python hands them the context.
@@ -120,8 +120,8 @@ def seeded_for_tests(seed: int, digit_bits: int = DIGIT_BITS) -> Iterator[None]:
     seed
         Key of the stream.
     digit_bits
-        Bits a sampler reveals at a time, from 1 to 16. Small values make undecided draws common, so that
-        tests reach the code that resolves them.
+        Number of bits that a sampler reveals at a time, from 1 to 16. Small values make undecided draws common, so
+        that tests reach the code that resolves such draws.
 
     Warns
     -----
@@ -167,18 +167,18 @@ def _random_bytes(count: int) -> bytes:
 
 
 class LazyTable:
-    """Inverse table: draws the number of cumulative probabilities that are at most U, revealing few bits of U.
+    """Inverse table: draws the number of cumulative probabilities that are at most a uniform U, from few bits of U.
 
     The first digit of U (16 bits outside tests) is compared with cumulative probabilities in floating point, whose
-    error is below ``FLOAT_ERROR``. If that leaves the outcome open, three more digits are compared, and finally Python
-    integers of any length. No outcome within the error of a cumulative probability is decided by floating point.
+    error is below ``FLOAT_ERROR``. If the outcome is still undecided, three more digits are compared, and finally
+    Python integers of any length. Floating point never decides an outcome within its error of a cumulative probability.
 
     Parameters
     ----------
     cumulative : ndarray
         Approximate cumulative probabilities, ascending, at least up to ``1 - FLOAT_ERROR``.
     enclose : callable
-        Return exact enclosures that suit a number of revealed bits.
+        Function that returns exact enclosures for a number of revealed bits.
     digit_bits : int
         Size of the first digit.
     """
@@ -205,11 +205,11 @@ class LazyTable:
 
     @cached_property
     def _guide_outcomes(self) -> tuple[Ints, Bools]:
-        """Outcomes of all first digits."""
+        """Outcome of each possible first digit, and whether the digit leaves the outcome undecided."""
         return self._rank_prefixes(np.arange(1 << self._digit_bits, dtype=np.uint64), self._digit_bits)
 
     def _rank_prefixes(self, prefix: NDArray[np.unsignedinteger[Any]], bits: int) -> tuple[Ints, Bools]:
-        """Return how many probabilities are at most the uniforms that begin so, and where that is still open."""
+        """Return the outcome of uniforms that begin with ``prefix``, and a mask of those still undecided."""
         unit = 2.0**-bits
         uniform = prefix * unit
         below = np.searchsorted(self._cumulative, uniform - FLOAT_ERROR, side="right")
@@ -226,7 +226,7 @@ class LazyTable:
         return outcome
 
     def _resolve_outcome(self, prefix: int) -> int:
-        """Return the outcome of one uniform that begins with `prefix`, at the precision that decides it."""
+        """Return the outcome of one uniform that begins with `prefix`, with as many bits as needed to decide it."""
         bits = self._word_bits
         while True:
             first, last = self._ambiguous_words(bits)
@@ -240,7 +240,7 @@ class LazyTable:
         """Return the first and last `bits`-bit prefix that leaves each threshold undecided."""
         if bits not in self._ambiguous:
             low, high = self._enclose(bits)
-            # [u, u+1) lies below F if u + 1 <= low, and not below it if u >= high: u is open in between.
+            # [u, u+1) lies below F if u + 1 <= low, and not below it if u >= high: in between, u is undecided.
             first = [end >> GUARD_BITS for end in low]
             last = [(end - 1) >> GUARD_BITS for end in high]
             self._ambiguous[bits] = first, last

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hash chain in which databases keep the events of a ledger, and the rules of a charge.
+"""Hash chain of ledger events in a database, and the rules for charges.
 
-Each event has a hash that covers all events before it, so that an edit, a gap or a wrong total is found. Entries and
+Each event has a hash that covers all events before it, so that edits, gaps and wrong totals are detected. Entries and
 balances are in ``privacy.ledger``; databases are in ``privacy.ledger_stores``.
 """
 
@@ -29,28 +29,28 @@ from veilwood.safe_io import MAX_SUM_DIGITS, parse_fraction, read_json
 
 Fact = TypeVar("Fact")
 
-# Of the events. 1 has no tables, schemas or population; 2 has keys at the end of ``what``; 3 has no purposes; 4 has no
-# accounts and grants.
+# Format of the events. Format 1 has no tables, schemas or population; 2 has keys at the end of ``what``; 3 has no
+# purposes; 4 has no accounts and grants.
 _FORMAT_VERSION = 5
 _LEGACY_KEY_PATTERN = re.compile(r" \[([^\[\]]+)\]")  # formats 1 and 2
 _LEGACY_TRAINING_PATTERN = re.compile(r"secure training of (.*) \(([0-9a-f]{12})\)")  # formats 1 to 3
 _LEGACY_RECONCILIATION = "reconciled: "  # formats 1 to 3
-_BEFORE_FIRST_EVENT = -(2**63)  # the smallest integer of SQLite: event numbers below 1 are read, and refused
+_BEFORE_FIRST_EVENT = -(2**63)  # the smallest integer of SQLite, so that event numbers below 1 are read and rejected
 _ALTERED_HINT: Final = "Hint: restore a copy that verifies."
 
 
 class Connection(Protocol):
-    """A database inside a transaction. Statements mark their parameters by question marks."""
+    """Database connection inside a transaction. Statements use question marks as parameter placeholders."""
 
     def execute(self, query: str, parameters: Sequence[Any] = (), /) -> Any:
-        """Execute one statement, and return its rows: an iterable that has ``fetchone``."""
+        """Execute one statement and return its rows: an iterable with ``fetchone``."""
 
 
 class HashChain:
     """Verified events of one ledger, each checked against the events before it.
 
-    It is the only source of totals: they are sums of hashed events, never taken from a stored row. Verified events stay
-    in memory, so a charge reads only later ones. A file that no longer contains a verified event is refused.
+    It is the only source of totals: they are sums over hashed events, never read from a stored row. Verified events
+    stay in memory, so a charge reads only later events. A file that no longer contains a verified event is rejected.
     """
 
     def __init__(self, name: str) -> None:
@@ -60,11 +60,11 @@ class HashChain:
         self.population: str | None = None
         self._number, self._head = 0, ""
         self._charged: Loss | None = Loss.zero()  # None after a cancelled entry, until recomputed
-        self._unbounded: list[int] = []  # entries that count and carry no guarantee
-        self._entry_of_key: dict[str, int] = {}  # of entries that count
+        self._unbounded: list[int] = []  # numbers of counted entries without a guarantee
+        self._entry_of_key: dict[str, int] = {}  # counted entries only
         self._parts: dict[
             ledger.Part, tuple[Loss, int]
-        ] = {}  # loss and number of the entries of each part asked for so far
+        ] = {}  # loss and number of entries, for each part requested so far
 
     def read_new_events(self, connection: Connection) -> ledger.Balance:
         """Read and verify the events added since the last call, and return the totals of all events."""
@@ -95,28 +95,28 @@ class HashChain:
     def compute_balance(self) -> ledger.Balance:
         """Return the totals of the verified events."""
         if self._charged is None:
-            # An unbounded loss cannot be subtracted: a cancellation is handled by summing the other entries again.
+            # An unbounded loss cannot be subtracted: after a cancellation, the other entries are summed again.
             self._charged = Loss.total(entry.loss for entry in self.entries.values() if entry.is_counted)
         first = next((entry.neighbours for entry in self.entries.values() if entry.is_counted), None)
         unbounded = self.entries[self._unbounded[0]] if self._unbounded else None
         return ledger.Balance(self.budget, self._charged, first, self._head, unbounded)
 
     def find(self, key: str) -> ledger.Entry | None:
-        """Return the entry that counts under a key, or None."""
+        """Return the counted entry with this key, or None."""
         number = self._entry_of_key.get(key) if key else None
         return None if number is None else self.entries[number]
 
     def part_balance(self, limit: ledger.Limit) -> ledger.Balance:
-        """Return the totals of the part of the ledger that a limit restricts."""
+        """Return the totals of the entries to which a limit applies."""
         return ledger.Balance(limit.budget, self.part_total(limit.part)[0], None, self._head)
 
     def check_limit(self, limit: ledger.Limit, loss: Loss) -> None:
-        """Raise BudgetExceededError if a limit has no room for ``loss``."""
+        """Raise BudgetExceededError if ``loss`` would exceed a limit."""
         balance, n_releases = self.part_balance(limit), self.part_total(limit.part)[1]
         if limit.max_releases is not None and n_releases >= limit.max_releases:
             raise errors.BudgetExceededError(
-                f"{limit.name} allows {limit.max_releases} releases, and all of them were made. Hint: ask for another "
-                "signature.",
+                f"{limit.name} allows {limit.max_releases} releases, and all of them have been made. Hint: request "
+                "another signature.",
                 requested=loss,
                 remaining=Loss.zero(),
             )
@@ -124,14 +124,14 @@ class HashChain:
             raise ledger.budget_error(limit.name, balance, loss)
 
     def part_total(self, part: ledger.Part) -> tuple[Loss, int]:
-        """Return the loss and the number of the entries of a part that count."""
+        """Return the total loss and the number of the counted entries of a part."""
         if part not in self._parts:
             losses = [entry.loss for entry in self.entries.values() if entry.is_counted and part.includes_entry(entry)]
             self._parts[part] = Loss.total(losses), len(losses)
         return self._parts[part]
 
     def _apply_event(self, number: int, entry: int, body: str, digest: str) -> None:
-        """Apply the next event. Raise LedgerError and change nothing if it does not follow from those before it."""
+        """Apply the next event. Raise LedgerError, without changes, if it does not follow from the earlier events."""
         event = read_json(body)
         state, known = event.pop("event"), self.entries.get(entry)
         expected = self._number + 1
@@ -171,7 +171,7 @@ class HashChain:
 
 
 def append_genesis(connection: Connection, budget: Loss | None, population: str | None) -> None:
-    """Write the first event."""
+    """Write the first event of a ledger: its budget and population."""
     event = {"event": "opened", "version": _FORMAT_VERSION, "budget": budget and asdict(budget), "of": population}
     store_balance(connection, ledger.Balance(budget, Loss.zero(), None, append_event(connection, "", event)[1]))
 
@@ -179,7 +179,7 @@ def append_genesis(connection: Connection, budget: Loss | None, population: str 
 def append_event(
     connection: Connection, head: str, event: Mapping[str, object], entry: int | None = None
 ) -> tuple[int, str]:
-    """Write an event and return its entry and hash. Without ``entry`` it starts an entry that has its own number."""
+    """Write an event and return its entry and hash. Without ``entry``, the event starts a new entry with its number."""
     number = int(connection.execute("SELECT coalesce(max(number), 0) + 1 FROM events").fetchone()[0])
     entry = number if entry is None else entry
     body = _canonical_json({**event, "entry": entry, "time": datetime.now(UTC).isoformat(timespec="milliseconds")})
@@ -189,7 +189,7 @@ def append_event(
 
 
 def store_balance(connection: Connection, balance: ledger.Balance) -> None:
-    """Store the running total next to the events: a second check of them, never a substitute."""
+    """Store the running total next to the events. It only serves as an additional check of the events."""
     query = "INSERT INTO balance VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET body = excluded.body"
     connection.execute(query, (_canonical_json(balance.to_dict()),))
 
@@ -226,13 +226,13 @@ def _parse_budget(parts: Mapping[str, Any] | None) -> Loss | None:
 
 
 def _legacy_key(what: str) -> str:
-    """Return the key of an entry of format 1 or 2, which has it at the end of ``what``."""
+    """Return the key of an entry in format 1 or 2, in which the key is at the end of ``what``."""
     match = _LEGACY_KEY_PATTERN.search(what, max(what.rfind(" ["), 0))
     return match[1] if match and match.end() == len(what) else ""
 
 
 def _read_purpose(event: dict[str, Any]) -> ledger.Purpose:
-    """Remove and return the purpose in the event of a reservation. Formats 1 to 3 have it at the start of ``what``."""
+    """Pop the purpose from a reservation event. In formats 1 to 3 it is at the start of ``what``."""
     if (parts := event.pop("purpose", None)) is not None:
         purpose = ledger.Purpose(**parts)
         if not all(isinstance(part, str) for part in asdict(purpose).values()):
@@ -260,7 +260,7 @@ class ChainedLedger(ledger.Ledger):
 
     @abstractmethod
     def _open_transaction(self, write: bool = False) -> AbstractContextManager[Connection]:
-        """Open a transaction. A writer takes the lock before it reads, so no other charge can come in between."""
+        """Open a transaction. A writer locks the ledger before it reads, so no other charge can intervene."""
 
     @abstractmethod
     def _is_intact(self, connection: Connection) -> bool:
@@ -273,7 +273,7 @@ class ChainedLedger(ledger.Ledger):
             if (known := self._chain.find(facts["key"])) is not None:
                 if (known.loss, known.plan) != (loss, plan):
                     raise LedgerError(
-                        f"{self.name} has a charge of another loss or plan under the same key. Hint: pass a new key."
+                        f"{self.name} has a charge with a different loss or plan under this key. Hint: pass a new key."
                     )
                 return ledger.Reservation(self, known.id, is_new=False)
             if before.budget and not_private is not None:
@@ -304,7 +304,7 @@ class ChainedLedger(ledger.Ledger):
         return ledger.Reservation(self, entry)
 
     def settle(self, entry: int, state: ledger.FinalState, reason: str | None = None) -> None:
-        """Settle a reserved entry, once: append the event that ends it."""
+        """Settle a reserved entry by appending its final event. An entry can be settled only once."""
         with self._open_transaction(write=True) as connection:
             before = self._chain.read_new_events(connection)
             known = self._chain.entries.get(entry)
@@ -312,18 +312,18 @@ class ChainedLedger(ledger.Ledger):
             if (current, state) == ("resolved", "committed"):
                 return  # a custodian has already settled it as spent, which is the same
             if known is None or current != "reserved":
-                raise LedgerError(f"entry {entry} of {self.name} is {current}: only a reserved one can be {state}.")
+                raise LedgerError(f"entry {entry} of {self.name} is {current}: only a reserved entry can be {state}.")
             event = {"event": state} | ({} if reason is None else {"reason": reason})
             after = replace(before, head=append_event(connection, before.head, event, entry)[1])
             if state == "cancelled":
                 others = [e for e in self._chain.entries.values() if e.is_counted and e.id != entry]
-                # Summed again, as an unbounded loss cannot be subtracted.
+                # Summed again, because an unbounded loss cannot be subtracted.
                 charged = Loss.total(e.loss for e in others)
                 after = replace(after, charged=charged, neighbours=others[0].neighbours if others else None)
             store_balance(connection, after)
 
     def _read_fact(self, get_fact: Callable[[HashChain], Fact]) -> Fact:
-        """Return a fact of the chain, read inside the transaction: another thread may add events afterwards."""
+        """Return a value of the chain, read inside the transaction: other threads may add events later."""
         with self._open_transaction() as connection:
             self._chain.read_new_events(connection)
             return get_fact(self._chain)
@@ -338,21 +338,21 @@ class ChainedLedger(ledger.Ledger):
         return self._read_fact(HashChain.compute_balance)
 
     def part_balance(self, limit: ledger.Limit) -> ledger.Balance:
-        """Return the totals of the part of the ledger that a limit restricts."""
+        """Return the totals of the entries to which a limit applies."""
         return self._read_fact(lambda chain: chain.part_balance(limit))
 
     def count_releases(self, part: ledger.Part) -> int:
-        """Return the number of entries of a part that count."""
+        """Return the number of releases that count in ``part``, without cancelled entries."""
         return self._read_fact(lambda chain: chain.part_total(part)[1])
 
     def events(self) -> list[tuple[int, int, str, str]]:
-        """Return number, entry, body and hash of every event, as they are stored."""
+        """Return the number, entry, body and hash of every event as stored."""
         with self._open_transaction() as connection:
             rows = connection.execute("SELECT number, entry, body, hash FROM events ORDER BY number")
             return [tuple(row) for row in rows]
 
     def check_affordable(self, loss: Loss, limits: Sequence[ledger.Limit] = ()) -> None:
-        """Raise BudgetExceededError if the budget or one of the limits has no room for ``loss``."""
+        """Raise BudgetExceededError if ``loss`` would exceed the budget or one of the limits."""
         with self._open_transaction() as connection:
             now = self._chain.read_new_events(connection)
             if not now.can_afford(ledger.exact_loss(loss)):
@@ -361,14 +361,14 @@ class ChainedLedger(ledger.Ledger):
                 self._chain.check_limit(limit, ledger.exact_loss(loss))
 
     def entry(self, number: int) -> ledger.Entry:
-        """Return the entry of this number. Raise NotFoundError if there is none."""
+        """Return the entry with this number. Raise NotFoundError if it does not exist."""
         known = self._read_fact(lambda chain: chain.entries.get(number))
         if known is None:
             raise errors.NotFoundError("entry", number, where=self.name)
         return known
 
     def find(self, key: str) -> ledger.Entry | None:
-        """Return the entry that counts under a key, or None."""
+        """Return the counted entry with this key, or None."""
         return self._read_fact(lambda chain: chain.find(key))
 
     def entries(self) -> list[ledger.Entry]:
@@ -376,7 +376,7 @@ class ChainedLedger(ledger.Ledger):
         return self._read_fact(lambda chain: list(chain.entries.values()))
 
     def head(self) -> tuple[int, str]:
-        """Return number and hash of the last event."""
+        """Return the number and hash of the last event."""
         return self._read_fact(lambda chain: chain.last_event)
 
     def hash_of(self, number: int) -> str | None:
@@ -419,7 +419,9 @@ class ChainedLedger(ledger.Ledger):
                 when = e.time[:16].replace("T", " ")
                 lines.append(f"{e.id:>6}  {when}  {e.state:<9}  {e.loss}  {e.what} ({e.neighbours}){schema}{mark}")
         if len({(entry.table, entry.schema) for entry in entries}) > 1:
-            lines.append("All tables and schemas above are taken to be of the same people, so their losses add up.")
+            lines.append(
+                "All tables and schemas above are assumed to describe the same people, so their losses add up."
+            )
         if any(entry.state == "reserved" for entry in entries):
             lines.append(
                 "reserved: charged before noise was drawn, and not settled yet. A release is in progress, or a crash "
@@ -448,7 +450,7 @@ class ChainedLedger(ledger.Ledger):
             return
         with self._open_transaction(write=True) as connection:
             before = self._chain.read_new_events(connection)
-            known = self._chain.population  # read again under the lock: another process may have been faster
+            known = self._chain.population  # read again under the lock: another process may have recorded it first
             if known is None:  # a ledger of version 0.1.0, or one that was created without a population
                 head = append_event(connection, before.head, {"event": "named", "of": population})[1]
                 store_balance(connection, replace(before, head=head))
@@ -457,7 +459,7 @@ class ChainedLedger(ledger.Ledger):
 
     @contextmanager
     def _translate_errors(self, write: bool, *errors: type[Exception]) -> Iterator[None]:
-        """Translate errors of the database, and of records that cannot be parsed, into LedgerError."""
+        """Translate database errors, and errors in parsing records, into LedgerError."""
         try:
             yield
         except LedgerError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Joint noise on several tables that count the same rows, its exact sampler and its variances.
+r"""Joint noise on several tables that count the same rows, with its exact sampler and its variances.
 
 At the same pure epsilon, joint noise is less than separate noise for each table. A row is in one cell of every table,
 so that all tables have the same number of rows, with noise as without. Separate noise would also hide changes that no
@@ -63,7 +63,7 @@ class Moments(NamedTuple):
 
 
 def noise_moments(scale: Fraction, sizes: tuple[int, ...]) -> Moments:
-    """Return the variances of joint noise of a scale on tables of these sizes."""
+    """Return the variances of joint noise of scale ``scale`` on tables with these sizes."""
     within, total = unit_scale_moments(tuple(sorted(Counter(sizes).items())))
     squared = float(scale) ** 2
     return Moments({m: _discrete_variance(squared * variance) for m, variance in within}, squared * total)
@@ -71,7 +71,7 @@ def noise_moments(scale: Fraction, sizes: tuple[int, ...]) -> Moments:
 
 @lru_cache(maxsize=4096)
 def unit_scale_moments(size_counts: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[int, float], ...], float]:
-    """Return variances within tables by size, and of the total, at scale 1 on real numbers.
+    """Return the variance within tables by table size, and the variance of the total, at scale 1 on real numbers.
 
     ``size_counts`` holds pairs of a size and the number of tables of that size.
 
@@ -97,7 +97,7 @@ def unit_scale_moments(size_counts: tuple[tuple[int, int], ...]) -> tuple[tuple[
 def _vector_moments(m: int) -> tuple[Floats, Floats]:
     """Return the log-volume of vectors and the mean of their squared norm, for t = z and U = (1 - z) / 2.
 
-    i negative entries of the sum v are v times a uniform point of a simplex, the others t + v times one.
+    The i negative entries with sum -v are v times a uniform point of a simplex; the others, t + v times one.
     """
     t, bound = QUADRATURE_NODES, (1 - QUADRATURE_NODES) / 2
     volume = np.exp((m - 1) * np.log(t) - lgamma(m))
@@ -122,9 +122,9 @@ def _discrete_variance(variance: float) -> float:
     return 2 * exp(-inverse) / expm1(-inverse) ** 2
 
 
-MAX_JOINT_SCALE: Final = 1 << 40  # weights of boxes are proved accurate up to it (proofs/joint-laplace.md)
-# Weights of boxes are integer multiples of 2**-WEIGHT_BITS of the largest, rounded up. Floating point is off by less
-# than 2**-30 of a weight (proofs/joint-laplace.md); WEIGHT_SLACK covers that.
+MAX_JOINT_SCALE: Final = 1 << 40  # box weights are proved accurate up to this scale (proofs/joint-laplace.md)
+# Box weights are integer multiples of 2**-WEIGHT_BITS times the largest weight, rounded up. The floating-point error is
+# below 2**-30 of a weight (proofs/joint-laplace.md); WEIGHT_SLACK covers it.
 WEIGHT_BITS: Final = 40
 WEIGHT_SLACK: Final = 1 + 2.0**-20
 
@@ -185,7 +185,7 @@ class JointLaplace(LaplaceMechanism, kind="JointLaplace"):
         return f"joint Laplace, scale {format_number(float(self.scale))}"
 
     def to_dict(self) -> dict[str, str]:
-        """Return the kind and the exact parameters, as text: sizes with blanks between them."""
+        """Return the kind and the exact parameters as strings; sizes are separated by spaces."""
         return super().to_dict() | {"sizes": " ".join(map(str, self.sizes))}
 
     @classmethod
@@ -193,18 +193,18 @@ class JointLaplace(LaplaceMechanism, kind="JointLaplace"):
         sizes_text = texts["sizes"]
         sizes = sizes_text.split() if isinstance(sizes_text, str) and len(sizes_text) <= 4 * MAX_JOINT_CELLS else None
         if sizes is None or not all(size.isdecimal() and size.isascii() for size in sizes):
-            raise PlanError("the sizes of tables must be integers with blanks between them.")
+            raise PlanError("the sizes of tables must be integers separated by spaces.")
         others = {key: parse_fraction(text, key) for key, text in texts.items() if key != "sizes"}
         return cls(**others, sizes=tuple(map(int, sizes)))
 
     @property
     def moments(self) -> Moments:
-        """Variance of the noise within each table, and of the total that all tables share."""
+        """Variances of the noise within each table, and of the total that all tables share."""
         return noise_moments(self.scale, self.sizes)
 
     @property
     def variances(self) -> tuple[float, ...]:
-        """Variance of a cell of each table, as if its cells had independent noise: half that of their differences."""
+        """Variance per cell of each table, as if cells were independent: half the variance of their differences."""
         within = self.moments.within
         return tuple(within[m] for m in self.sizes)
 
@@ -231,13 +231,13 @@ class JointLaplace(LaplaceMechanism, kind="JointLaplace"):
         return int(self.class_norms(x).sum())
 
     def class_norms(self, x: ArrayLike) -> Ints:
-        """Return the largest L1 norm of a table, per class. Raise MechanismError if no rows can make the change."""
+        """Return the largest L1 norm of a table, per class. Raise MechanismError if rows cannot cause the change."""
         change = require_integers("x", x)
         self._check_totals(change)
         return np.asarray(np.add.reduceat(np.abs(change), self._table_starts, axis=0).max(axis=0), np.int64)
 
     def perturb(self, counts: ArrayLike) -> Ints:
-        """Return counts with noise: tables stacked, one column per class."""
+        """Return the counts with noise. Tables are stacked, with one column per class."""
         exact = require_integers("counts", counts)
         if exact.ndim != 2 or len(exact) != sum(self.sizes):
             raise MechanismError(f"counts must have {sum(self.sizes)} rows, one per cell, and one column per class.")
@@ -270,7 +270,7 @@ class JointLaplace(LaplaceMechanism, kind="JointLaplace"):
 
 
 def count_vectors(m: int, bound: int, total: int) -> int:
-    """Return the number of integer vectors of length m with this total and a bounded negative part.
+    """Return the number of integer vectors of length m with this total and bounded negative entries.
 
     ``total`` is not negative; the absolute sum of the negative entries is at most ``bound``.
 
@@ -281,12 +281,12 @@ def count_vectors(m: int, bound: int, total: int) -> int:
 
 
 def _vector_counts(m: int, bound: int, total: int) -> list[int]:
-    """Return the number of these vectors for each h, a product of numbers of subsets (proofs/joint-laplace.md)."""
+    """Return the terms of ``count_vectors`` by h, each a product of two binomials (proofs/joint-laplace.md)."""
     return [comb(m + h - 1, h) * comb(bound, h) * comb(total + m - 1, m - 1 - h) for h in range(m)]
 
 
 class _SegmentedAxis(NamedTuple):
-    """Segments of one axis: ``n`` of equal length from 0 on, then a tail of pieces, each half as heavy as the last."""
+    """Partition of one axis: ``n`` equal segments from 0 on, then tail pieces of halving weight."""
 
     n: int
     length: int
@@ -304,7 +304,7 @@ class _SegmentedAxis(NamedTuple):
         return np.arange(self.n + 1) * self.length
 
     def draw_point(self, segment: int) -> tuple[int, int]:
-        """Draw a point of a segment, and the number of times that its weight is halved."""
+        """Draw a point of a segment, and return it with the number of times that its weight is halved."""
         if segment < self.n:
             return segment * self.length + entropy.draw_below(self.length), 0
         halved = 0
@@ -315,9 +315,9 @@ class _SegmentedAxis(NamedTuple):
 
 
 class _BoxSampler:
-    """Rejection sampler of U and t, with weight exp(-s(t + 2U)) times the number of vectors, from boxes of even weight.
+    """Rejection sampler of U and t, with weight exp(-s(t + 2U)) times the number of vectors. Proposals are boxes.
 
-    In a box the weight is at most exp(-s(t + 2U)) of its first corner, times the number of vectors of its last corner.
+    In a box, the weight is at most exp(-s(t + 2U)) at its first corner times the number of vectors at its last corner.
     """
 
     def __init__(self, scale: Fraction, size_counts: tuple[tuple[int, int], ...]) -> None:
@@ -365,16 +365,17 @@ class _BoxSampler:
             total, again = self._totals.draw_point(column)
             if total == 0 and entropy.draw_below(2):
                 continue  # t and -t coincide at 0
-            if self._accepts_point(bound, total, self._box_weight(row, column), halved + again):
+            if self._accepts_point(bound, total, self._proposal_weight(row, column), halved + again):
                 return bound, total
 
-    def _box_weight(self, row: int, column: int) -> int:
+    def _proposal_weight(self, row: int, column: int) -> int:
+        """Return the proposal weight of each point of a box; in a tail, that of its first piece."""
         weight = int(self._weights[row, column])
         weight //= 2 * self._bounds.tail if row == self._bounds.n else 1
         return weight // (2 * self._totals.tail if column == self._totals.n else 1)
 
     def _accepts_point(self, bound: int, total: int, weight: int, halved: int) -> bool:
-        """Toss an exact coin of probability (weight of (U, t)) / (weight of its box)."""
+        """Return True with probability exactly (weight of (U, t)) / (weight of its box)."""
         exponent = (total + 2 * bound) / self._scale
         vectors = prod(count_vectors(m, bound, total) ** times for m, times in self._counted)
         # Accept where V < exp(-exponent) * vectors * 2**shift / weight, V a uniform number.
@@ -396,8 +397,9 @@ class _BoxSampler:
             bits += word_bits
 
 
-@lru_cache(maxsize=4)  # up to 25 MB each
+@lru_cache(maxsize=4)  # each sampler takes up to 25 MB
 def _cached_sampler(scale: Fraction, size_counts: tuple[tuple[int, int], ...]) -> _BoxSampler:
+    """Return the sampler for a scale and for pairs of a table size and the number of tables with that size."""
     return _BoxSampler(scale, size_counts)
 
 
@@ -410,7 +412,7 @@ def _segment_axis(scale: Fraction, part: Fraction, end: Fraction, tail: Fraction
 
 
 def _draw_vector(m: int, bound: int, total: int, weights: list[int]) -> Ints:
-    """Draw one of the vectors that ``count_vectors`` counts, each with the same probability.
+    """Draw a vector uniformly from the vectors that ``count_vectors`` counts.
 
     Stars and bars: i negative entries with absolute sum v are i - 1 cuts of v. The other entries, m - i parts of
     total + v that may be 0, are m - i - 1 bars among total + v + m - i - 1 positions, l of them among the first v - i.
@@ -436,12 +438,12 @@ def _draw_vector(m: int, bound: int, total: int, weights: list[int]) -> Ints:
 
 
 def _gap_lengths(bars: list[int], end: int) -> list[int]:
-    """Return the number of positions between bars, from position 1 to before the end."""
+    """Return the number of positions between successive bars, from position 1 to ``end`` - 1."""
     return [after - before - 1 for before, after in zip([0, *bars], [*bars, end], strict=True)]
 
 
 def _draw_subset(n: int, k: int) -> list[int]:
-    """Draw k of 1..n, in ascending order (Floyd's algorithm)."""
+    """Draw k distinct integers from 1 to n, in ascending order (Floyd's algorithm)."""
     drawn: set[int] = set()
     for last in range(n - k + 1, n + 1):
         number = 1 + entropy.draw_below(last)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Privacy ledgers: entries, totals, limits, and the interface of every ledger.
 
-A release is reserved before its noise is drawn, committed afterwards, and rejected if it would exceed the budget. How
-losses compose is decided in ``privacy.loss``. The events of a ledger are in ``privacy.hash_chain``.
+A release is reserved before its noise is drawn, committed afterwards, and rejected if it would exceed the budget.
+``privacy.loss`` composes losses, and ``privacy.hash_chain`` stores the events of a ledger.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ FinalState = Literal["committed", "cancelled", "resolved"]
 Durability = Literal["file", "memory", "not"]
 """Durability of a ledger: in a file or database, as long as the process, or not at all (no ledger was given)."""
 
-MAX_FACT_LENGTH = 1000  # characters of a text that a person or caller gives: population, reason, key
+MAX_FACT_LENGTH = 1000  # characters of a string that a person or caller passes: population, reason, key
 _MAX_LOSS_PART = 10**30  # of epsilon, delta or rho: far above the sum of any real releases
 
 SECURE_TRAINING: Final = "secure training"
-"""Purpose of a training among three servers. It names the training task, and the first 12 digits of its fingerprint."""
+"""Purpose of a training run on three servers. The entry names the task and the first 12 digits of its fingerprint."""
 RECONCILIATION: Final = "reconciliation"
-"""Purpose of a charge that repeats one which a restored copy of a ledger had lost."""
+"""Purpose of a charge made again because a restored copy of a ledger had lost it."""
 
 
 @dataclass(frozen=True)
 class Purpose:
-    """Why an entry was made, for programs; ``Entry.what`` describes it for readers.
+    """Machine-readable purpose of an entry; ``Entry.what`` describes the entry for readers.
 
     ``kind`` is ``release``, ``SECURE_TRAINING`` or ``RECONCILIATION``; later versions may add others. ``name`` and
-    ``fingerprint`` identify the training task, and are empty for other kinds.
+    ``fingerprint`` identify the training task and are empty for other kinds.
     """
 
     kind: str = "release"
@@ -50,11 +50,11 @@ RELEASE: Final = Purpose()
 
 @dataclass(frozen=True)
 class Entry:
-    """A charge as recorded: public facts only.
+    """Charge in a ledger. Contains public facts only.
 
-    ``state`` is one of four. ``reserved``: charged and not settled yet. ``committed``: noise was drawn. ``resolved``:
-    left by a crash, and settled as spent by a custodian. ``cancelled``: returned, because nothing had been released.
-    All but ``cancelled`` count as spent.
+    ``state`` has four values. ``reserved``: charged but not settled yet. ``committed``: noise was drawn. ``resolved``:
+    left by a crash and settled as spent by a custodian. ``cancelled``: refunded because nothing was released. Entries
+    in all states except ``cancelled`` count as spent.
     """
 
     id: int
@@ -70,7 +70,7 @@ class Entry:
     resolution: str | None = None  # the custodian's reason, or why the rows of a cancelled entry were rejected
     key: str = ""  # identifies retries of one charge, which are charged once
     purpose: Purpose = RELEASE  # derived from ``what`` in ledgers of earlier formats
-    account: str = ""  # who made the release, in a ledger that several people share
+    account: str = ""  # account that made the release, in a ledger shared by several people
     grant: str = ""  # the permission under which it was made, such as a signed plan
 
     @property
@@ -81,9 +81,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Part:
-    """The entries of one account, under one grant, in one period. An empty field does not restrict.
+    """Subset of a ledger's entries: one account, one grant, one period. Empty fields match all entries.
 
-    ``period`` is the beginning of the time of a reservation in UTC: ``2031`` or ``2031-05``.
+    ``period`` is a prefix of the reservation time in UTC, such as ``2031`` or ``2031-05``.
     """
 
     account: str = ""
@@ -91,7 +91,7 @@ class Part:
     period: str = ""
 
     def includes_entry(self, entry: Entry) -> bool:
-        """Return True if an entry belongs to this part."""
+        """Return True if an entry belongs to this subset."""
         return (
             self.account in ("", entry.account)
             and self.grant in ("", entry.grant)
@@ -101,7 +101,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit on one part of a ledger, within the budget of the whole: a loss, a number of releases, or both."""
+    """Allowance for a subset of a ledger's entries, within the total budget: a loss, a number of releases, or both."""
 
     name: str  # in messages
     part: Part
@@ -110,7 +110,7 @@ class Limit:
 
 
 def total_loss(entries: Iterable[Entry]) -> Loss:
-    """Return the composed loss of the entries that count; unbounded if one of them carries no guarantee."""
+    """Return the composed loss of the counted entries; unbounded if an entry has no guarantee."""
     counted = [entry for entry in entries if entry.is_counted]
     is_private = all(entry.not_private is None for entry in counted)
     return Loss.total(entry.loss for entry in counted) if is_private else Loss.unbounded()
@@ -118,17 +118,17 @@ def total_loss(entries: Iterable[Entry]) -> Loss:
 
 @dataclass(frozen=True)
 class Balance:
-    """Totals of a ledger: all that the next charge depends on."""
+    """Totals of a ledger, which decide the next charge."""
 
     budget: Loss | None
-    charged: Loss  # sum of the entries that count, each at its recorded loss
-    neighbours: str | None  # of the first entry that counts
+    charged: Loss  # sum of the recorded losses of the counted entries
+    neighbours: str | None  # of the first counted entry
     head: str  # hash of the last event
-    unbounded_by: Entry | None = None  # first entry that counts and carries no guarantee
+    unbounded_by: Entry | None = None  # first counted entry without a guarantee
 
     @property
     def spent(self) -> Loss:
-        """The charged loss, or unbounded if an entry carries no guarantee."""
+        """The charged loss, or unbounded if an entry has no guarantee."""
         return self.charged if self.unbounded_by is None else Loss.unbounded()
 
     def can_afford(self, loss: Loss) -> bool:
@@ -150,7 +150,7 @@ class Balance:
         return max(candidates, key=lambda loss: loss.epsilon or 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the totals as they are stored next to the events."""
+        """Return the totals in the form that is stored next to the events."""
         return {
             "budget": self.budget and asdict(self.budget),
             "spent": asdict(self.charged),
@@ -161,7 +161,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class Reservation:
-    """A charge that already counts. Settle it once, by ``commit`` or ``cancel``."""
+    """Reserved charge, which already counts as spent. Settle it once, with ``commit`` or ``cancel``."""
 
     ledger: Ledger
     id: int
@@ -172,16 +172,16 @@ class Reservation:
         self.ledger.settle(self.id, "committed")
 
     def cancel(self, reason: str | None = None) -> None:
-        """Return the charge. Only for input that was rejected before any noise was drawn.
+        """Refund the charge. Only for input that was rejected before any noise was drawn.
 
-        A rejection reveals something about the rows and costs nothing, so the ledger records the reason.
+        A rejection reveals something about the rows but spends no budget, so the ledger records the reason.
         """
         text = None if reason is None else replace_surrogates(shorten_text(reason, MAX_FACT_LENGTH))
         self.ledger.settle(self.id, "cancelled", text)
 
 
 class Ledger(ABC):
-    """Interface of every ledger; ``MemoryLedger``, ``SQLiteLedger`` and ``open_ledger`` make one.
+    """Interface of every ledger. Create one with ``MemoryLedger``, ``SQLiteLedger`` or ``open_ledger``.
 
     Notes
     -----
@@ -189,7 +189,7 @@ class Ledger(ABC):
 
     Neighbouring tables: those named in the entries, the same for all entries of a ledger with a budget.
     Bound: all releases made under reservations of a ledger with budget (epsilon, 0) are together
-    epsilon-private, whoever made them and however each was chosen after the others. With budget
+    epsilon-private, even if each was chosen after seeing the others. With budget
     (epsilon, delta) they are (epsilon, delta)-private when the sequence of losses was fixed beforehand, and
     (epsilon, 2 delta)-private when losses were chosen after seeing earlier answers.
     Proof: proofs/ledger.md. Test: packages/veilwood/tests/privacy/test_ledger.py.
@@ -216,9 +216,9 @@ class Ledger(ABC):
     ) -> Reservation:
         """Record ``loss`` as spent, or raise BudgetExceededError and record nothing if the budget does not allow it.
 
-        A ledger with a budget raises NotPrivateError for a release without a guarantee. The charge counts from now on,
-        even if it is never committed. A charge that already counts under the same key is resumed instead, whichever
-        process made it: a key is charged once.
+        A ledger with a budget raises NotPrivateError for a release without a guarantee. The charge counts immediately,
+        even if it is never committed. If a charge already counts under the same key, from any process, that charge is
+        resumed instead: a key is charged once.
 
         Parameters
         ----------
@@ -227,22 +227,22 @@ class Ledger(ABC):
         what, neighbours, plan : str
             Description of the release, description of its neighbouring tables, hash of its plan.
         not_private : str, optional
-            Why the release carries no guarantee, if it carries none.
+            Why the release has no guarantee, if so.
         table, schema : str
             Public handle of the rows, such as a path, and hash of the schema.
         key : str
             Identifies retries of this charge.
         purpose : Purpose
-            Why the entry is made, for programs that look for it later.
+            Machine-readable purpose, by which programs find the entry later.
         account, grant : str
-            Who makes the release, and under which permission.
+            The account that makes the release, and the permission that allows it.
         limits : sequence of Limit
-            Limits on parts of the ledger that must grant the charge too.
+            Further limits that the charge must not exceed.
         """
-        # A key is never repaired: two keys could become one, and the second release would be free.
+        # A key is never repaired: two keys could become equal, and the second release would not be charged.
         if not isinstance(key, str) or len(key) > MAX_FACT_LENGTH or key != replace_surrogates(key):
             raise LedgerError(
-                f"key={short_repr(key)} is not a valid key. Hint: pass text of up to {MAX_FACT_LENGTH} characters."
+                f"key={short_repr(key)} must be a valid string. Hint: pass at most {MAX_FACT_LENGTH} characters."
             )
         texts = {"what": what, "neighbours": neighbours, "plan": plan, "table": table, "schema": schema}
         texts |= {"account": account, "grant": grant}
@@ -252,11 +252,11 @@ class Ledger(ABC):
 
     @abstractmethod
     def _reserve_loss(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
-        """Reserve an exact loss, under the checked arguments of ``reserve``."""
+        """Reserve an exact loss, with the validated arguments of ``reserve``."""
 
     @abstractmethod
     def settle(self, entry: int, state: FinalState, reason: str | None = None) -> None:
-        """Settle a reserved entry, once. Raise LedgerError if it is not reserved."""
+        """Settle a reserved entry. Raise LedgerError if it is not reserved."""
 
     @abstractmethod
     def entries(self) -> list[Entry]:
@@ -264,17 +264,17 @@ class Ledger(ABC):
 
     @abstractmethod
     def balance(self) -> Balance:
-        """Return the totals."""
+        """Return the totals of the ledger."""
 
     def entry(self, number: int) -> Entry:
-        """Return the entry of this number. Raise NotFoundError if there is none."""
+        """Return the entry with this number. Raise NotFoundError if it does not exist."""
         known = next((entry for entry in self.entries() if entry.id == number), None)
         if known is None:
             raise errors.NotFoundError("entry", number, where=self.name)
         return known
 
     def entries_for(self, kind: str, name: str | None = None, fingerprint: str | None = None) -> list[Entry]:
-        """Return the entries of one kind of purpose, optionally of one training task."""
+        """Return the entries with this kind of purpose, optionally of one training task only."""
         return [
             entry
             for entry in self.entries()
@@ -284,7 +284,7 @@ class Ledger(ABC):
         ]
 
     def find(self, key: str) -> Entry | None:
-        """Return the entry that counts under a key, or None."""
+        """Return the counted entry with this key, or None."""
         return next((entry for entry in self.entries() if key and entry.is_counted and entry.key == key), None)
 
     @property
@@ -294,12 +294,12 @@ class Ledger(ABC):
 
     @property
     def budget(self) -> Loss | None:
-        """The limit, an (epsilon, delta) pair; None if there is none."""
+        """The budget as an (epsilon, delta) loss; None if the ledger has no limit."""
         return self.balance().budget
 
     @property
     def spent(self) -> Loss:
-        """The composed loss of all entries that count; unbounded if one of them is NOT PRIVATE."""
+        """The composed loss of all counted entries; unbounded if one of them is NOT PRIVATE."""
         return self.balance().spent
 
     @property
@@ -309,7 +309,7 @@ class Ledger(ABC):
 
     @property
     def remaining(self) -> Loss | None:
-        """The largest loss known to fit into the rest of the budget; None if there is no limit."""
+        """The largest loss known to be within the remaining budget; None if there is no limit."""
         return self.balance().remaining
 
     def can_afford(self, loss: Loss) -> bool:
@@ -317,20 +317,20 @@ class Ledger(ABC):
         return self.balance().can_afford(exact_loss(loss))
 
     def check_affordable(self, loss: Loss) -> None:
-        """Raise BudgetExceededError if the budget has no room for ``loss``, before any row is read for it."""
+        """Raise BudgetExceededError if ``loss`` exceeds the remaining budget. Call before any row is read."""
         now = self.balance()
         if not now.can_afford(exact_loss(loss)):
             raise budget_error(self.name, now, loss)
 
     def resolve(self, entry: int, reason: str) -> None:
-        """Settle an entry that a crash left reserved: always as spent, because noise may have been drawn.
+        """Settle an entry that a crash left reserved. It always counts as spent, because noise may have been drawn.
 
         The custodian's ``reason`` is recorded.
         """
         self.settle(entry, "resolved", require_line(reason, "reason"))
 
     def head(self) -> tuple[int, str]:
-        """Return number and hash of the last event. A copy that lacks an event noted elsewhere is an older one."""
+        """Return the number and hash of the last event. Note them elsewhere to detect a restored older copy."""
         raise self._no_events_error()
 
     def hash_of(self, number: int) -> str | None:
@@ -344,8 +344,8 @@ class Ledger(ABC):
     def verify(self) -> str:
         """Recompute hashes, states and the running total, and return the hash of the last event.
 
-        Raises LedgerError after an edit, a gap or a wrong total. A rewritten file, or a restored older copy, is found
-        only by comparing the returned hash with one noted elsewhere.
+        Raises LedgerError after an edit, a gap or a wrong total. A rewritten file or a restored older copy can be
+        detected only by comparing the returned hash with a hash noted elsewhere.
         """
         raise self._no_events_error()
 
@@ -363,7 +363,7 @@ class Ledger(ABC):
 
 
 class _NoLedger(Ledger):
-    """Ledger of releases for which none was given: grants every charge and records nothing. It has no state."""
+    """Ledger of releases without a ledger: accepts every charge and records nothing. It has no state."""
 
     name = "no ledger"
     durability: Durability = "not"
@@ -391,7 +391,7 @@ NO_LEDGER: Final = _NoLedger()
 
 
 def budget_error(name: str, balance: Balance, loss: Loss) -> errors.BudgetExceededError:
-    """Return the error of a charge that the budget does not allow."""
+    """Return the error for a charge that exceeds the remaining budget."""
     remaining, budget = balance.remaining, str(balance.budget)
     limit = budget if "delta" in budget else budget.removeprefix("epsilon=")
     message = f"insufficient privacy budget in {name}: requested {loss}, remaining {remaining} (of {limit})."
@@ -405,7 +405,7 @@ def budget_error(name: str, balance: Balance, loss: Loss) -> errors.BudgetExceed
 
 
 def requested_budget(epsilon: object, delta: object) -> Loss | None:
-    """Return the requested budget, or None for no limit."""
+    """Return the budget of (epsilon, delta), or None if epsilon is None, which means no limit."""
     if epsilon is None:
         if delta:
             raise LedgerError(f"delta={short_repr(delta)} needs an epsilon. Hint: pass epsilon too, or omit delta.")
@@ -417,10 +417,10 @@ def requested_budget(epsilon: object, delta: object) -> Loss | None:
 
 
 def exact_loss(loss: Loss) -> Loss:
-    """Return ``loss`` in exact numbers. Raise LedgerError for a negative part, which would be a refund."""
+    """Return ``loss`` as exact numbers. Raise LedgerError if one is negative, which would be a refund."""
     parts = {name: part if part is None else exact_fraction(part, name) for name, part in asdict(loss).items()}
     if any(part is not None and part < 0 for part in parts.values()):
-        raise LedgerError(f"loss={short_repr(loss)} has a negative part. Hint: pass parts of at least 0.")
+        raise LedgerError(f"loss={short_repr(loss)} must not be negative. Hint: pass numbers of at least 0.")
     return build_loss(parts)
 
 
@@ -434,12 +434,12 @@ def require_line(text: object, name: str) -> str:
 
 
 def replace_surrogates(text: str) -> str:
-    """Replace lone surrogates: they cannot be encoded, so a record that contained one could not be read back."""
+    """Replace lone surrogates, which cannot be encoded: a record with one could not be read back."""
     return text.encode(errors="replace").decode()
 
 
 def build_loss(parts: Mapping[str, Fraction | None]) -> Loss:
-    """Return a loss from its parts. Raise UnreadableError if one is larger than a ledger can hold."""
+    """Return a loss from epsilon, delta and rho. Raise UnreadableError if one is larger than a ledger can hold."""
     if any(part is not None and part > _MAX_LOSS_PART for part in parts.values()):
         raise errors.UnreadableError("the loss is larger than 10^30. Hint: check epsilon, delta and rho.")
     return Loss(**parts)  # type: ignore[arg-type]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Databases of ledgers: memory, SQLite files and PostgreSQL.
+"""Storage of ledgers in memory, SQLite files and PostgreSQL.
 
 ``privacy.ledger`` decides which charges are granted. This module makes a granted charge durable before it is used, and
-lets one writer in at a time.
+allows only one writer at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import psycopg
 
 
-# A view or trigger in a ledger's database would run code, so a file with any other object is refused.
+# A view or trigger in a ledger's database would run code, so a file with any other object is rejected.
 _SCHEMA_OBJECTS = {("table", "events"), ("index", "events_of_entry"), ("table", "balance")}
 _CREATE_TABLES = (
     "CREATE TABLE events ("
@@ -74,14 +74,14 @@ class _SqliteLedgerBase(ChainedLedger):
 
 
 class MemoryLedger(_SqliteLedgerBase):
-    """Ledger that lives as long as this process, and refuses to be used in another one.
+    """Ledger that exists only in this process. It cannot be used in another process.
 
     Parameters
     ----------
     epsilon, delta : number, optional
         The budget. Without epsilon, charges are recorded and none is rejected.
     population : str, optional
-        Description of the people that it protects.
+        Description of the people whom the ledger protects.
 
     Examples
     --------
@@ -119,7 +119,7 @@ remaining epsilon=0.3 (of 1). Hint: request at most epsilon=0.3.
 
 
 class SQLiteLedger(_SqliteLedgerBase):
-    """Ledger in a file, shared by any number of processes and threads of one machine.
+    """Ledger in a file, shared by any number of processes and threads on one machine.
 
     Every operation opens the file again, so the object can be forked, pickled and used from any thread.
 
@@ -131,8 +131,8 @@ class SQLiteLedger(_SqliteLedgerBase):
         The budget of a new ledger; no epsilon means no limit. An existing ledger keeps its budget, and a different one
         raises LedgerError.
     population : str, optional
-        Description of the people that it protects, such as "patients of clinic X". Recorded once; a different one
-        raises LedgerError.
+        Description of the people whom the ledger protects, such as "patients of clinic X". Recorded once; a different
+        description raises LedgerError.
 
     See Also
     --------
@@ -155,12 +155,12 @@ class SQLiteLedger(_SqliteLedgerBase):
                 raise LedgerError(f"{self.path} is not a ledger. Hint: pass the path of a ledger or of a new file.")
             if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != _SCHEMA_OBJECTS:
                 raise LedgerError(
-                    f"{self.name} is damaged: it has other tables than a ledger. Hint: restore a copy that verifies."
+                    f"{self.name} is damaged: its tables are not those of a ledger. Hint: restore a copy that verifies."
                 )
         self._check_settings(budget, population)
 
     def _create_file(self, budget: Loss | None, population: str | None) -> None:
-        """Write the new ledger under another name and link it, so that no process sees an incomplete one."""
+        """Write the new ledger to a temporary file and link it, so that no process sees an incomplete ledger."""
         try:
             handle, draft = tempfile.mkstemp(prefix=self.path.name, suffix=".new", dir=self.path.parent)
             os.close(handle)
@@ -171,7 +171,7 @@ class SQLiteLedger(_SqliteLedgerBase):
                     os.link(draft, self.path)
             finally:
                 os.unlink(draft)
-            if os.name == "posix":  # the file name must survive a power failure, as the content does
+            if os.name == "posix":  # flush the folder, so that the file name survives a power failure like the content
                 folder = os.open(self.path.parent, os.O_RDONLY)
                 os.fsync(folder)
                 os.close(folder)
@@ -195,7 +195,7 @@ class SQLiteLedger(_SqliteLedgerBase):
 
 
 def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
-    """Return the ledger of an argument: ``NO_LEDGER`` for None, a ledger itself, or the one at a path or address.
+    """Return the ledger at a path or address, ``NO_LEDGER`` for None, or the argument if it is a ledger.
 
     >>> open_ledger(None)
     NO_LEDGER
@@ -211,7 +211,7 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
         if path and not re.match(r"\w+:", path[1:]):  # from the second letter on: C:\ is a path
             if not os.path.exists(path):
                 warnings.warn(
-                    f"there was no ledger {short_repr(path)}: one without a limit was created. Hint: check the path, "
+                    f"the ledger {short_repr(path)} did not exist: created without a limit. Hint: check the path, "
                     "or create a ledger with a limit, SQLiteLedger(path, epsilon=...).",
                     PrivacyWarning,
                     stacklevel=3,
@@ -224,7 +224,7 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
 
 
 def _connect_file(path: Path) -> sqlite3.Connection:
-    """Open an existing file. mode=rw creates none, so a deleted ledger does not come back empty."""
+    """Open an existing file. mode=rw never creates a file, so a deleted ledger does not reappear empty."""
     connection = sqlite3.connect(
         f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None
     )
@@ -256,7 +256,7 @@ _CREATION_LOCK_ID = 0x5645494C  # of the advisory lock: one process at a time cr
 
 @dataclass(frozen=True)
 class _PsycopgConnection:
-    """Connection of psycopg for the statements of ``privacy.ledger``, which contain no percent sign."""
+    """Psycopg connection for the statements of ``privacy.ledger``, which contain no percent sign."""
 
     connection: psycopg.Connection[tuple[Any, ...]]
 
@@ -269,19 +269,19 @@ class PostgresLedger(ChainedLedger):
 
     Each writer locks the row of the running total before it reads, and reads only committed events, so two callers
     cannot spend the same remainder. A charge is on disk before noise is drawn: every writing transaction requires
-    ``synchronous_commit``, and a server with ``fsync`` off is refused. Every operation opens its own connection, so the
+    ``synchronous_commit``, and a server with ``fsync`` off is rejected. Each operation opens its own connection, so the
     object can be pickled and used from any thread. A pickle contains the address: keep passwords in a ``.pgpass`` file
     or the environment instead.
 
     Parameters
     ----------
     address : str
-        ``postgresql://user@host/database#name``, where name is that of the ledger; a database can have many.
+        ``postgresql://user@host/database#name``, where name is the ledger's name. A database can hold many ledgers.
     epsilon, delta : number, optional
         The budget of a new ledger; no epsilon means no limit. An existing ledger keeps its budget, and a different one
         raises LedgerError.
     population : str, optional
-        Description of the people that it protects. Recorded once; a different one raises LedgerError.
+        Description of the people whom the ledger protects. Recorded once; a different one raises LedgerError.
     create : bool
         Create the ledger if it does not exist; otherwise raise LedgerError.
     """
@@ -298,7 +298,7 @@ class PostgresLedger(ChainedLedger):
         self._address, name = urldefrag(address)
         if not _NAME_PATTERN.fullmatch(name):
             raise LedgerError(
-                f"{short_repr(name)} is not a valid name of a ledger in PostgreSQL. Hint: use up to 40 lowercase "
+                f"{short_repr(name)} is not a valid ledger name in PostgreSQL. Hint: use up to 40 lowercase "
                 "letters, digits and underscores, as in postgresql://host/database#claims."
             )
         self.name, self._schema = f"ledger {name}", f"veilwood_ledger_{name}"
@@ -340,7 +340,7 @@ class PostgresLedger(ChainedLedger):
 
     @contextmanager
     def _open_session(self, write: bool) -> Iterator[_PsycopgConnection]:
-        """Open a transaction on a new connection; it is committed at the end, or rolled back."""
+        """Open a transaction on a new connection. Commit at the end, or roll back after an error."""
         try:
             import psycopg
         except ImportError:
@@ -352,7 +352,7 @@ class PostgresLedger(ChainedLedger):
                 self._address, connect_timeout=_CONNECT_TIMEOUT_SECONDS, prepare_threshold=None
             )
             with connection:
-                # A writer sees what others commit while it waits for the lock; a reader sees one snapshot.
+                # A writer sees commits made while it waits for the lock; a reader sees one snapshot.
                 connection.isolation_level = (
                     psycopg.IsolationLevel.READ_COMMITTED if write else psycopg.IsolationLevel.REPEATABLE_READ
                 )

@@ -30,14 +30,18 @@ MAX_DELTA = Fraction(1, 100)
 _MAX_DENOMINATOR = 10**100  # the squares and sums of longer denominators could not be read back from files
 MIN_EPSILON, MAX_EPSILON = Fraction(1, 10**6), Fraction(10**6)
 MIN_DELTA = Fraction(1, 10**30)
-WEAK_EPSILON: Final = 5.0  # from here on a guarantee is called weak: odds about a unit may change by a factor of 149
-NEARLY_NONE_EPSILON: Final = 10.0  # from here on it is called nearly none: by a factor of 22,027
+WEAK_EPSILON: Final = 5.0  # from here on, a guarantee is called weak: odds about a unit may change by a factor of 149
+NEARLY_NONE_EPSILON: Final = (
+    10.0  # from here on, a guarantee is called nearly none: odds may change by a factor of 22,027
+)
 _LONG_DENOMINATOR_BITS = 1000  # digits are counted only of sums whose denominators have more bits
-SAMPLING_DELTA = Fraction(1, 10**12)  # upper bound of what noise sampled in shares adds to delta (proofs/secure.md)
+SAMPLING_DELTA = Fraction(
+    1, 10**12
+)  # upper bound of the increase of delta by noise sampled in shares (proofs/secure.md)
 
 
 def exact_fraction(value: object, name: str = "value") -> Fraction:
-    """Return ``value`` as the fraction that its decimal text denotes: 0.1 is one tenth, not its binary neighbour.
+    """Return ``value`` as the fraction that its decimal form denotes: 0.1 becomes 1/10, not the nearest binary float.
 
     Raise ParameterError if ``value`` is not a number, or if its numerator or denominator has more than
     ``safe_io.MAX_DIGITS`` digits.
@@ -60,7 +64,7 @@ def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
     """Return an epsilon, rounded up, such that rho-zCDP implies (epsilon, delta) privacy.
 
     Every order alpha gives a valid epsilon (Canonne, Kamath, Steinke 2020, Corollary 13), so an inexact
-    minimisation can only make the answer larger than it need be, never wrong.
+    minimisation can only return an epsilon that is larger than necessary, never an invalid one.
 
     >>> float(zcdp_epsilon(Fraction(1, 10), Fraction(1, 10**6))) < 2.3
     True
@@ -93,15 +97,15 @@ def zcdp_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
             high = middle
     # A short rational keeps noise scales readable and their arithmetic cheap.
     rounded = Fraction(math.floor(low * 10**15), 10**15)
-    # The search's float minimisation jitters near the optimum: a part in 10^9 less stays clear of it.
+    # Floating-point minimisation is inexact near the optimum: reducing rho by 1e-9 of its value covers the error.
     return (rounded if rounded > 0 else low) * (1 - Fraction(1, 10**9))
 
 
 class _ExactSum:
-    """An exact sum of fractions; None if one of them is None, which is unbounded.
+    """Exact sum of fractions. It is None (unbounded) if one of them is None.
 
-    A plan of many steps is added up again with every step, and the fractions of one budget share a denominator. The sum
-    keeps that denominator, not reduced, so that most additions are of integers.
+    A plan of many steps is summed again with every step, and fractions of one budget share a denominator. The sum
+    keeps that denominator unreduced, so most additions are of integers.
     """
 
     def __init__(self) -> None:
@@ -125,7 +129,7 @@ class _ExactSum:
 
 @dataclass(frozen=True)
 class Loss:
-    """Privacy loss of one or several releases: one or two statements that hold at the same time.
+    """Privacy loss of one or several releases: one or two bounds that hold simultaneously.
 
     The release is (``epsilon``, ``delta``)-private, and, if ``rho`` is not None, also rho-zCDP.
     ``epsilon`` None means that no such bound holds (no noise was added, or rho alone is stated).
@@ -156,14 +160,14 @@ class Loss:
 
     @classmethod
     def zcdp(cls, rho: Fraction, delta: Fraction) -> Loss:
-        """Return the loss of rho-zCDP, stated as (epsilon, delta) too."""
+        """Return the loss of rho-zCDP, with the (epsilon, delta) that it implies."""
         return cls(zcdp_epsilon(rho, delta), delta, rho)
 
     @classmethod
     def pure_or_zcdp(cls, epsilon: Fraction, delta: Fraction) -> Loss:
         """Return (``epsilon``, ``delta``) with open accounting: steps may later add up by epsilon or by rho.
 
-        Its rho is the larger one of the two accountings; it does not imply the epsilon (proofs/door.md).
+        Its rho is the larger of the two values under both accountings; it does not imply the epsilon (proofs/door.md).
 
         >>> Loss.pure_or_zcdp(Fraction(1), Fraction(1, 10**6)).rho
         Fraction(1, 2)
@@ -172,7 +176,7 @@ class Loss:
 
     @classmethod
     def zero(cls) -> Loss:
-        """Return the loss of no release."""
+        """Return a loss of zero: that of no release at all."""
         return cls(Fraction(0), Fraction(0), Fraction(0))
 
     @classmethod
@@ -182,10 +186,10 @@ class Loss:
 
     @classmethod
     def total(cls, losses: Iterable[Loss]) -> Loss:
-        """Return the loss of sequential, adaptive composition: each statement composes with its own kind.
+        """Return the loss of sequential, adaptive composition: each kind of bound is added up separately.
 
-        Sums of fractions can grow without end, and with them the time of the next addition. Decimals such as 0.1
-        never come near the limit, ``safe_io.MAX_SUM_DIGITS``.
+        The digits of a sum of fractions can grow without bound, and so can the time of additions. Decimals such as 0.1
+        never approach the limit, ``safe_io.MAX_SUM_DIGITS``.
         """
         epsilon, delta, rho = _ExactSum(), _ExactSum(), _ExactSum()
         for loss in losses:
@@ -211,7 +215,7 @@ class Loss:
         return Loss.total((self, other))
 
     def times(self, n: int) -> Loss:
-        """Return the loss of ``n`` releases of this loss each.
+        """Return the loss of ``n`` releases with this loss each.
 
         >>> Loss.pure(Fraction(1, 2)).times(3).epsilon
         Fraction(3, 2)
@@ -222,7 +226,7 @@ class Loss:
     def scaled(self, fraction: Fraction) -> Loss:
         """Return a fraction of this loss, for one step of a release: of epsilon if pure, of rho otherwise.
 
-        The (epsilon, delta) of a fraction of rho is not tight and never quoted: such steps compose by rho.
+        The (epsilon, delta) of a fraction of rho is not tight and never reported: such steps compose by rho.
 
         >>> Loss.pure(Fraction(1)).scaled(Fraction(1, 4)).epsilon
         Fraction(1, 4)
@@ -234,7 +238,7 @@ class Loss:
         return Loss(self.epsilon, self.delta, None if self.rho is None else self.rho * fraction)
 
     def epsilon_at(self, delta: Fraction) -> Fraction | None:
-        """Return the smallest known epsilon such that (epsilon, ``delta``) holds; None if there is none."""
+        """Return the smallest known epsilon such that (epsilon, ``delta``) holds, or None if none is known."""
         known = [] if self.epsilon is None or delta < self.delta else [self.epsilon]
         if self.rho is not None and delta > 0:
             known.append(zcdp_epsilon(self.rho, delta))
@@ -248,7 +252,7 @@ class Loss:
         return epsilon is not None and epsilon <= budget.epsilon
 
     def to_dict(self) -> dict[str, str | None]:
-        """Return epsilon, delta and rho as exact numbers in text."""
+        """Return epsilon, delta and rho as strings that hold exact numbers."""
         return {
             "epsilon": None if self.epsilon is None else str(self.epsilon),
             "delta": str(self.delta),
@@ -257,7 +261,7 @@ class Loss:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Loss:
-        """Read what ``to_dict`` wrote; further keys are ignored."""
+        """Read what ``to_dict`` wrote. Other keys are ignored."""
         epsilon, delta, rho = (
             None if data[key] is None else parse_fraction(data[key], key) for key in ("epsilon", "delta", "rho")
         )
@@ -279,16 +283,17 @@ _UPWARDS: Final = Context(prec=40, rounding=ROUND_CEILING, Emax=MAX_EMAX, Emin=M
 
 @dataclass(frozen=True)
 class GuaranteeStrength:
-    """Meaning of an epsilon for one unit: the same text on certificates, reports, cards and the terminal.
+    """Meaning of an epsilon for one unit, in the words used on certificates, reports, cards and the terminal.
 
     Attributes
     ----------
     grade : {"private", "weak", "nearly none", "none"}
         Weak from ``WEAK_EPSILON`` on, nearly none from ``NEARLY_NONE_EPSILON`` on, none without a guarantee.
     label : str
-        The grade as a badge shows it.
+        The grade as shown on a badge.
     factor : str
-        exp(epsilon), rounded up: by at most this factor the odds of any conclusion change. Empty without a guarantee.
+        exp(epsilon), rounded up: the maximum factor by which the odds of any conclusion change. Empty without a
+        guarantee.
     verdict : str
         A sentence on a weak guarantee; empty for the other grades.
     """
@@ -327,14 +332,14 @@ def guarantee_strength(epsilon: float | Fraction | None) -> GuaranteeStrength:
 
 
 def _format_factor(epsilon: float | Fraction) -> str:
-    """Return exp(epsilon) with three digits, rounded up, as a bound must be: never below its value."""
+    """Return exp(epsilon) with three digits, rounded up so that it remains a valid bound."""
     exact = Fraction(epsilon)
     factor = _UPWARDS.exp(_UPWARDS.divide(Decimal(exact.numerator), Decimal(exact.denominator)))
     exponent = factor.adjusted()
     if exponent >= 6:
         mantissa = factor.scaleb(-exponent, _UPWARDS).quantize(Decimal("0.01"), ROUND_CEILING, _UPWARDS)
         return f"{mantissa}e{exponent}" if mantissa < 10 else f"1.00e{exponent + 1}"
-    # A factor near 1 shows two digits of what it adds to 1.
+    # A factor near 1 shows two significant digits of its excess over 1.
     digits = 1 - (factor - 1).adjusted() if 1 < factor < Decimal("1.1") else max(0, 2 - exponent)
     return f"{factor.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING, _UPWARDS):,f}"
 
@@ -352,7 +357,7 @@ def format_number(value: float) -> str:
 def requested_loss(epsilon: object, delta: object) -> Loss:
     """Return the loss that the parameters ``epsilon`` and ``delta`` denote; ``epsilon=inf`` means no noise.
 
-    With delta above 0 the whole budget is held as rho, so that steps compose under zCDP. Raise ParameterError unless
+    If delta is above 0, the budget is expressed as rho, so that steps compose under zCDP. Raise ParameterError unless
     epsilon is between 10^-6 and 10^6, and delta is 0 or between 10^-30 and 1/100.
 
     >>> str(requested_loss(1.0, 0.0)), str(requested_loss(float("inf"), 0))
@@ -365,7 +370,7 @@ def requested_loss(epsilon: object, delta: object) -> Loss:
     check_budget(epsilon_, delta_)
     if max(epsilon_.denominator, delta_.denominator) > _MAX_DENOMINATOR:
         raise ParameterError(
-            "epsilon", float(epsilon_), "or delta has too many digits", "pass a float or a short fraction"
+            "epsilon", float(epsilon_), "and delta must have fewer digits", "pass a float or a short fraction"
         )
     return Loss.pure(epsilon_) if delta_ == 0 else Loss(epsilon_, delta_, zcdp_rho(epsilon_, delta_))
 
@@ -385,7 +390,7 @@ def check_budget(epsilon: Fraction, delta: Fraction) -> None:
         raise ParameterError(
             "delta",
             float(delta),
-            f"must be between 0 and {float(MAX_DELTA)}: with that probability all is revealed",
+            f"must be between 0 and {float(MAX_DELTA)}: with probability delta, the guarantee may fail",
             "choose 0 (pure epsilon), or less than 1 / number of people, about 1e-6",
         )
     if 0 < delta < MIN_DELTA:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Privacy units and adjacency: which two tables are neighbours, and sensitivities of units from those of rows.
+"""Privacy units and adjacency: which tables are neighbours, and how the sensitivity to a unit follows from one row.
 
 How much a release may reveal about a unit is in ``loss``.
 """
@@ -24,13 +24,13 @@ MAX_ROWS_PER_UNIT = 10**9
 
 @dataclass(frozen=True)
 class Rows:
-    """Privacy unit of any ``k`` rows taken together; by default one row, which is one person."""
+    """Privacy unit: any ``k`` rows together. The default is one row, for tables with one row per person."""
 
     k: int = 1
 
     @property
     def at_most(self) -> int:
-        """The largest number of rows, counting repeated ones, that one unit can contribute."""
+        """The largest number of rows, including repetitions, that one unit can contribute."""
         return self.k
 
     def __str__(self) -> str:
@@ -39,10 +39,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowsOf:
-    """Privacy unit of all rows with the same value of column ``id``, which together weigh as much as ``at_most`` rows.
+    """Privacy unit: all rows with the same value of column ``id``, which together weigh as much as ``at_most`` rows.
 
-    All of its m rows count, each ``at_most / m`` times, up or down at random. So each person counts alike, and noise
-    beside a person does not depend on ``at_most``: choose as many rows as people have.
+    All m rows of an id count, each ``at_most / m`` times, randomly rounded up or down. Every person therefore has the
+    same weight, and the noise relative to a person does not depend on ``at_most``. Choose the usual number of rows per
+    person.
     """
 
     id: str
@@ -68,7 +69,7 @@ def resolve_unit(value: object) -> Unit:
     elif isinstance(value, Integral) and not isinstance(value, bool):
         value = Rows(int(value))
     if isinstance(value, RowsOf) and not isinstance(value.id, str):
-        raise ParameterError("privacy_unit", value, "must have the name of a column as its id", "pass the id as text")
+        raise ParameterError("privacy_unit", value, "must have a column name as its id", "pass the id as a string")
     if isinstance(value, Rows | RowsOf):
         if isinstance(value.at_most, Integral) and 1 <= value.at_most <= MAX_ROWS_PER_UNIT:
             n = int(value.at_most)  # a NumPy integer could overflow when sensitivities are multiplied
@@ -91,7 +92,7 @@ def may_protect_less(unit: Unit, declared: Unit) -> bool:
     (True, False)
     """
     match unit, declared:
-        case RowsOf(id=column), RowsOf(id=other):  # all rows of an id are protected, whatever number is used
+        case RowsOf(id=column), RowsOf(id=other):  # all rows of an id are protected, whatever at_most is
             return column != other
         case Rows(k=k), Rows(k=other):
             return k < other
@@ -99,21 +100,21 @@ def may_protect_less(unit: Unit, declared: Unit) -> bool:
 
 
 def id_names(unit: Unit | None) -> tuple[str, ...]:
-    """Return the column of ids that is read besides those of the schema, if any."""
+    """Return the name of the unit's id column, which is read in addition to the schema's columns; empty without ids."""
     return (unit.id,) if isinstance(unit, RowsOf) else ()
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Neighbouring relation: two tables that differ in one unit, added or removed, or replaced.
+    """Neighbouring relation: two tables that differ by adding or removing one unit, or by replacing one.
 
     Notes
     -----
     Guarantee
 
     Converts the effect of one row into the effect of one unit (proofs/neighbours.md):
-    k rows move a sum k times as far, and a replacement is a removal and an addition. The squared L2 distance
-    of a replacement is at most twice that of one row, because the moved vectors have no negative entries.
+    k rows change a sum k times as much, and a replacement is a removal and an addition. The squared L2 distance
+    of a replacement is at most twice that of one row, because the vectors of rows have no negative entries.
     """
 
     adjacency: Adjacency = "add-remove"
@@ -121,12 +122,12 @@ class Neighbours:
 
     @classmethod
     def from_parameters(cls, adjacency: object, unit: object) -> Neighbours:
-        """Return the neighbours that two parameters denote (``resolve_unit``)."""
+        """Return the neighbouring relation for the parameters ``adjacency`` and ``privacy_unit``."""
         return cls(adjacency, resolve_unit(unit))  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
-            raise ParameterError("adjacency", self.adjacency, "is unknown", "choose 'add-remove' or 'replace-one'")
+            raise ParameterError("adjacency", self.adjacency, "must be 'add-remove' or 'replace-one'")
 
     @property
     def _n_sides(self) -> int:
@@ -134,10 +135,10 @@ class Neighbours:
 
     @property
     def in_one_part(self) -> bool:
-        """Whether the changed unit is in one part only, if a secret key divides the units into two parts.
+        """Whether a changed unit affects only one of two groups, if a secret key divides the units into two groups.
 
-        True for one row and for all rows of an id, added or removed. The two units of a replacement, or several rows,
-        may be in both parts.
+        True if the unit is one row or all rows of an id, and is added or removed. The two units of a replacement, or
+        several rows, may be in both groups.
         """
         return self.adjacency == "add-remove" and (isinstance(self.unit, RowsOf) or self.unit.k == 1)
 
@@ -150,7 +151,7 @@ class Neighbours:
         return row_norm * self.unit.at_most**2 * self._n_sides
 
     def score_range(self, row_range: int) -> int:
-        """Return the range of selection scores whose range under the addition of one row is ``row_range``."""
+        """Return the range of score changes by one unit, if one added row changes scores within ``row_range``."""
         return row_range * self.unit.at_most * self._n_sides
 
     def __str__(self) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact batched samplers of integer distributions, by inverse tables whose ties are resolved lazily.
+"""Exact batched samplers of integer distributions, by inverse tables that resolve undecided draws lazily.
 
 No sensitivity and no privacy claim is here: see ``noise``. The tables that reveal bits are in ``entropy``.
 
@@ -25,7 +25,7 @@ from veilwood.privacy.entropy import GUARD_BITS, Enclosures, LazyTable
 CHUNK_SIZE = 1 << 17  # draws made together, so that the working set stays in the processor's cache
 RADIX = 1 << 10  # a geometric of large scale is written in this radix, with one table per digit
 ONE_TABLE_SCALE = 256  # the largest geometric scale that is drawn from a single table
-TINY = 1e-300  # in place of smaller scales, whose noise is zero but for a chance far below FLOAT_ERROR
+TINY = 1e-300  # replaces smaller scales: their noise is 0 except with probability far below FLOAT_ERROR
 ONE_TABLE_SIGMA = 1 << 10  # the largest Gaussian sigma that is drawn from a single table
 
 
@@ -35,7 +35,7 @@ def geometric(scale: Fraction, n: int) -> Ints:
 
 
 def laplace(scale: Fraction, n: int) -> Ints:
-    """Draw `n` times from P(x) proportional to exp(-abs(x)/scale) on the integers: a difference of two geometrics."""
+    """Draw `n` times from P(x) proportional to exp(-abs(x)/scale) on the integers: a difference of geometrics."""
     digit_bits = entropy.digit_bits()
     return _draw_geometric(scale, n, digit_bits) - _draw_geometric(scale, n, digit_bits)
 
@@ -78,7 +78,7 @@ def weighted_choice(gaps: Ints, admissible: Bools, scale: Fraction) -> Ints:
     """
     bits = 4 * entropy.digit_bits()
     word = entropy.random_integers(len(gaps), bits)
-    # Subnormal numbers are slow on most processors, so exponents end at -700; what is cut off is within the error.
+    # Subnormal numbers are slow on most processors, so exponents are at least -700: the difference is within the error.
     weights = np.where(admissible, np.exp(-np.minimum(gaps / float(scale), 700.0)), 0.0)
     reached = weights.cumsum(axis=1)
     uniform = ((word / 2.0**bits) * reached[:, -1])[:, np.newaxis]
@@ -96,7 +96,7 @@ def weighted_choice(gaps: Ints, admissible: Bools, scale: Fraction) -> Ints:
 
 
 def _refined_choice(gaps: Ints, scale: Fraction, prefix: int, bits: int) -> int:
-    """Return how many cumulative probabilities are at most the uniform that begins with `prefix`, exactly."""
+    """Return the exact number of cumulative probabilities that are at most the uniform that begins with `prefix`."""
     word_bits = bits
     while True:
         precision = bits + GUARD_BITS
@@ -166,10 +166,10 @@ def _geometric_table(scale: Fraction, digit_bits: int) -> LazyTable:
 
 @lru_cache(maxsize=256)
 def _remainder_table(scale: Fraction, digit_bits: int) -> LazyTable:
-    """Return the table of a geometric's remainder modulo RADIX: the geometric distribution cut to 0..RADIX-1."""
+    """Return the table of a geometric's remainder modulo RADIX: the geometric distribution truncated to 0..RADIX-1."""
 
     def enclose_chances(bits: int) -> Enclosures:
-        # 1 - exp(-RADIX/scale) is about RADIX/scale, so a large scale costs that many bits more.
+        # 1 - exp(-RADIX/scale) is about RADIX/scale, so a large scale needs log2(scale) more bits.
         precision = bits + GUARD_BITS + int(scale).bit_length()
         extra = precision - bits - GUARD_BITS
         one = 1 << precision
@@ -185,7 +185,7 @@ def _remainder_table(scale: Fraction, digit_bits: int) -> LazyTable:
 
 @lru_cache(maxsize=256)
 def _gaussian_table(sigma_squared: Fraction, digit_bits: int) -> LazyTable:
-    """Return the table of the discrete Gaussian, outcomes in the order 0, 1, -1, 2, -2, ..."""
+    """Return the table of the discrete Gaussian, with outcomes in the order 0, 1, -1, 2, -2, ..."""
 
     def enclose_chances(bits: int) -> Enclosures:
         precision = bits + GUARD_BITS
@@ -238,7 +238,7 @@ def _gaussian_by_rejection(sigma_squared: Fraction, n: int) -> Ints:
 
 
 def _accept_proposals(magnitude: Ints, scale: int, sigma_squared: Fraction) -> Bools:
-    """Toss an exact coin of probability exp(-(magnitude - sigma_squared/scale)^2 / (2 sigma_squared)) for each."""
+    """Accept each proposal with probability exactly exp(-(magnitude - sigma_squared/scale)^2 / (2 sigma_squared))."""
     bits = 4 * entropy.digit_bits()
     word = entropy.random_integers(magnitude.size, bits)
     # Floating point decides only the clear cases. Its error is below 2**-40 here; the band is 1000 times wider
@@ -255,7 +255,7 @@ def _accept_proposals(magnitude: Ints, scale: int, sigma_squared: Fraction) -> B
 
 
 def _flip_exp_coin(exponent: Fraction, prefix: int, bits: int) -> bool:
-    """Return whether the uniform that begins with `prefix` is below exp(-exponent), drawing more bits if needed."""
+    """Return True if the uniform that begins with `prefix` is below exp(-exponent). Draws more bits if needed."""
     word_bits = bits
     while True:
         low, high = exp_minus(exponent, bits)
@@ -279,7 +279,7 @@ def _exp_powers(scale: Fraction, count: int, precision: int) -> list[tuple[int, 
 
 
 def _draw_in_chunks(draw: Callable[[int], Ints], n: int) -> Ints:
-    """Return `n` draws, one chunk after the other."""
+    """Return `n` draws, made in chunks of ``CHUNK_SIZE``."""
     if n <= CHUNK_SIZE:
         return draw(n)
     outcome = np.empty(n, dtype=np.int64)

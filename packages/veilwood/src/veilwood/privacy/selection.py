@@ -25,7 +25,7 @@ from veilwood.privacy.noise import MAX_SCALE, Mechanism, require_fraction, requi
 
 @dataclass(frozen=True, init=False)
 class _SelectionMechanism(Mechanism):
-    """Base class of the selection of one candidate by integer scores, over the last axis of an array."""
+    """Base class of mechanisms that select one candidate by integer scores, along the last axis of an array."""
 
     epsilon: Fraction
     score_range: int
@@ -40,14 +40,15 @@ class _SelectionMechanism(Mechanism):
                 "the change of one score can exceed the change of another between neighbours."
             )
         object.__setattr__(self, "score_range", int(score_range))
-        require_positive("score_range / epsilon", self._score_scale, MAX_SCALE)
+        require_positive("score_range / epsilon", self._noise_scale, MAX_SCALE)
 
     @property
-    def _score_scale(self) -> Fraction:
+    def _noise_scale(self) -> Fraction:
+        """Scale of the geometric noise on scores: score_range / epsilon."""
         return Fraction(self.score_range) / self.epsilon
 
     def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss | None:
-        """Return the loss of all selections that one row can influence; None if scores range wider than planned for."""
+        """Return the loss of all selections that one row can influence, or None if ``sensitivity`` exceeds the plan."""
         return _selections_cost(self, sensitivity, selections_per_row, self.rho_divisor)
 
     @property
@@ -60,7 +61,7 @@ class _SelectionMechanism(Mechanism):
         """Return the selected index in each row, given how far each score is below the best."""
 
     def _admissible_probabilities(self, accept: Floats) -> Floats:
-        """Return the probabilities, given exp(-epsilon * gap / score_range) of the admissible candidates."""
+        """Return the selection probabilities, given exp(-epsilon * gap / score_range) of the admissible candidates."""
         return _first_accepted_probabilities(accept)
 
     def select(self, scores: ArrayLike, admissible: ArrayLike | None = None) -> Ints:
@@ -84,7 +85,7 @@ class _SelectionMechanism(Mechanism):
         if gaps.ndim != 1:
             raise MechanismError(f"scores must be one vector, got shape {gaps.shape}. Hint: pass one row at a time.")
         probabilities = np.zeros(gaps.shape)
-        probabilities[mask] = self._admissible_probabilities(np.exp(-gaps[mask] / float(self._score_scale)))
+        probabilities[mask] = self._admissible_probabilities(np.exp(-gaps[mask] / float(self._noise_scale)))
         return probabilities
 
 
@@ -122,7 +123,7 @@ class NoisyMax(_SelectionMechanism, kind="NoisyMax"):
 
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
         noisy = np.where(
-            admissible, samplers.geometric(self._score_scale, gaps.size).reshape(gaps.shape) - gaps, _MIN_SCORE
+            admissible, samplers.geometric(self._noise_scale, gaps.size).reshape(gaps.shape) - gaps, _MIN_SCORE
         )
         return _uniform_true_index(noisy == noisy.max(axis=-1, keepdims=True))
 
@@ -130,13 +131,13 @@ class NoisyMax(_SelectionMechanism, kind="NoisyMax"):
 class PermuteAndFlip(_SelectionMechanism, kind="PermuteAndFlip"):
     """Private selection: visit the candidates in random order, accept each with probability exp(-epsilon gap / r).
 
-    The first one accepted is selected. Since coins and order are independent, that is a uniform one among those whose
-    coin accepts (McKenna and Sheldon 2020).
+    The first accepted candidate is selected. Coins and order are independent, so this is a uniform draw from the
+    candidates whose coin accepts (McKenna and Sheldon 2020).
 
     Parameters
     ----------
     epsilon, score_range
-        As in ``NoisyMax``; the latter is the r above.
+        As in ``NoisyMax``; ``score_range`` is r in the formula above.
 
     Notes
     -----
@@ -157,15 +158,15 @@ class PermuteAndFlip(_SelectionMechanism, kind="PermuteAndFlip"):
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
         # A geometric reaches the gap with probability exp(-gap/scale): an exact coin.
         return _uniform_true_index(
-            admissible & (samplers.geometric(self._score_scale, gaps.size).reshape(gaps.shape) >= gaps)
+            admissible & (samplers.geometric(self._noise_scale, gaps.size).reshape(gaps.shape) >= gaps)
         )
 
 
 class ExponentialMechanism(_SelectionMechanism, kind="ExponentialMechanism"):
-    """Private selection: each candidate with probability proportional to exp(epsilon score / score_range).
+    """Private selection of a candidate with probability proportional to exp(epsilon score / score_range).
 
-    Drawn exactly, from one uniform number per selection, with the same work whatever the scores. Prefer
-    `PermuteAndFlip` under pure epsilon (it is never worse) and this one under zCDP.
+    Each selection is drawn exactly from one uniform number, with the same work for all scores. Prefer
+    `PermuteAndFlip` under pure epsilon, where it is never worse, and this mechanism under zCDP.
 
     Parameters
     ----------
@@ -200,7 +201,7 @@ class ExponentialMechanism(_SelectionMechanism, kind="ExponentialMechanism"):
         return self.epsilon**2 / self.rho_divisor
 
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
-        return samplers.weighted_choice(gaps, admissible, self._score_scale)
+        return samplers.weighted_choice(gaps, admissible, self._noise_scale)
 
     def _admissible_probabilities(self, accept: Floats) -> Floats:
         return np.asarray(accept / accept.sum())
@@ -212,7 +213,7 @@ _MIN_SCORE = np.iinfo(np.int64).min
 def _selections_cost(
     mechanism: _SelectionMechanism | RandomStopping, sensitivity: int, selections_per_row: int, rho_divisor: int
 ) -> Loss | None:
-    """Return the loss of all selections together; None if they are calibrated to a smaller range of scores."""
+    """Return the loss of all selections together, or None if the mechanism is calibrated to a smaller score range."""
     if mechanism.score_range < sensitivity:
         return None
     epsilon = mechanism.epsilon
@@ -226,7 +227,7 @@ def _uniform_true_index(mask: Bools) -> Ints:
 
 
 def _first_accepted_probabilities(accept: Floats) -> Floats:
-    """Return each candidate's probability to be the first accepted, by its time of arrival t in a random order.
+    """Return each candidate's probability of being accepted first, integrated over its time t in a random order.
 
     p_i = accept_i * integral over t in [0, 1] of the product over j != i of (1 - accept_j t): a polynomial, which
     Gauss-Legendre quadrature integrates exactly, with no cancellation as all terms are positive.
@@ -263,14 +264,14 @@ def _score_gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, 
 
 
 Outcome = TypeVar("Outcome")
-_MAX_TRIALS = 10**6  # mean number of trials: no search needs more
+_MAX_TRIALS = 10**6  # limit of the mean number of trials: no search needs more
 
 
 class TrialBudget:
-    """Loss that a search has charged for one trial, from which the doors of the trial take.
+    """Loss that a search has charged for one trial. The release doors of the trial deduct their losses from it.
 
-    A trial may hold out units by one secret key. If a unit is then in one part only, the releases of each part may cost
-    the whole loss; otherwise all releases of a trial add up.
+    A trial may hold out units by a secret key. If a unit is then either held out or trained on, but not both, each
+    group of releases may cost the whole loss; otherwise all releases of a trial add up.
 
     Notes
     -----
@@ -289,7 +290,7 @@ class TrialBudget:
         Raises
         ------
         PlanError
-            If the release is for other neighbours than the search, or exceeds the loss that was charged for a trial.
+            If the release has different neighbours from the search, or exceeds the loss that was charged for a trial.
         """
         if neighbours != self.neighbours:
             raise PlanError(
@@ -300,7 +301,7 @@ class TrialBudget:
         together = taken if neighbours.in_one_part else [taken[0] + taken[1]]
         if not all(part.is_within(self.loss) for part in together):
             raise PlanError(
-                f"the trial costs {loss}, more than the {self.loss} that remains of its share of the search."
+                f"the trial costs {loss}, which exceeds the {self.loss} that the search has charged for it."
             )
         self._taken = taken
 
@@ -310,21 +311,21 @@ class RandomStopping(Mechanism, kind="RandomStopping"):
     """Random stopping (Liu and Talwar): run a trial a random number of times, and release the best outcome only.
 
     The number follows the logarithmic distribution: P(k) proportional to (1 - 1 / odds)^k / k for k = 1, 2, ... It does
-    not depend on the data, and must stay secret together with everything but the best outcome, the running time
-    included.
+    not depend on the data. It must stay secret, as must everything else except the best outcome, including the running
+    time.
 
     Attributes
     ----------
     trial_epsilon : Fraction
         Loss of one trial, pure.
     odds : int
-        The larger, the more trials: on average (odds - 1) / ln(odds).
+        Parameter of the number of trials, whose mean is (odds - 1) / ln(odds).
 
     Notes
     -----
     Guarantee
 
-    2 ``trial_epsilon``, pure, for the best outcome with its score (proofs/private-search.md, attacked by
+    Pure epsilon of 2 ``trial_epsilon`` for the best outcome with its score (proofs/private-search.md, attacked by
     packages/veilwood/tests/privacy/test_selection.py).
 
     Examples
@@ -350,7 +351,7 @@ class RandomStopping(Mechanism, kind="RandomStopping"):
 
     @property
     def score_range(self) -> int:
-        """Sensitivity of the step: trials are private themselves, so one unit counts as one trial."""
+        """Sensitivity of the step: always 1, because the trials themselves are private."""
         return 1
 
     def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss | None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PrivateForest: chooses what to measure from public facts, measures it, and learns from it."""
+"""PrivateForest: an adaptive ensemble that selects its measurements from public facts and released values."""

@@ -2,8 +2,8 @@
 """Contingency tables: bins of columns, groups of bins by prior or histogram, and packing of tables for kernels.
 
 A numeric column has 64 bins of equal width. Near its lower bound, and near an inner 0, there are finer bins at half
-octaves, down to 2^-14 of the range: so bounds a hundred times too wide do no harm. Every category is a bin, and so are
-missing values. ``loop`` decides which columns are measured, and when.
+octaves, down to 2^-14 of the range, so bounds that are a hundred times too wide do no harm. Each category is a bin;
+missing values have a bin of their own. ``loop`` decides which columns are measured, and when.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from veilwood.trees.forest import LEAF, Forest, build_forest
 def tables_to_forest(tables: Sequence[ContingencyTable]) -> tuple[Forest, Int32s]:
     """Convert each table to a tree. Return the forest and the cell of each leaf.
 
-    A numeric column becomes a search tree over its thresholds, a categorical one a node with one branch per group.
+    A numeric column becomes a search tree over its thresholds; a categorical column becomes a node with one branch per
+    group.
     """
     sizes: list[int] = []
     cells: list[int] = []
@@ -83,7 +84,7 @@ def _resolve_axis(axes: Sequence[Axis], state: tuple[int, int, int, int]) -> tup
 
 
 EVEN_BINS: Final = 64  # bins of equal width per numeric column
-HALF_OCTAVES: Final = 16  # finer bins, whose width halves every two: the finest edge is 2^-14 of the range
+HALF_OCTAVES: Final = 16  # finer bins; the width halves every two bins, and the finest edge is at 2^-14 of the range
 SCALE_OCTAVES: Final = (0, 4, 8, 12)  # half octaves that separate groups while the scale of a column is unknown
 # Prior of a histogram: a mixture of uniform by width, a decreasing or bell-shaped density, and uniform by bin. Declared
 # bounds are often wide: most rows are in the middle, or near the lower bound if it is 0.
@@ -102,21 +103,21 @@ class BinnedColumn:
     ordered: bool
     """Whether it is numeric."""
     starts: Ints
-    """First code of each bin; missing values are in the last bin."""
+    """First code of each bin. Missing values are in the last bin."""
     n_value_bins: int
-    """Number of bins of numbers, or of categories: all bins but that of missing numbers."""
+    """Number of bins, without the bin of missing numbers."""
     prior: Floats
     """Prior fraction of rows per bin; shape (n_value_bins,)."""
     scale_groups: Ints
-    """Group of each bin by scale, robust to bounds that are far too wide; shape (n_value_bins,)."""
+    """Group of each bin by octave of scale, robust to bounds that are far too wide; shape (n_value_bins,)."""
 
     @cached_property
     def n_bins(self) -> int:
-        """Number of bins, including that of missing values."""
+        """Number of bins, including the bin of missing values."""
         return int(self.starts.size)
 
     def bin_codes(self, codes: Codes) -> Codes:
-        """Return the bins of codes."""
+        """Return the bin of each code."""
         return self._bin_of_code[codes] if self.ordered else codes
 
     @cached_property
@@ -125,7 +126,7 @@ class BinnedColumn:
         return np.repeat(cells, np.diff(self.starts, append=GRID_BINS + 1))
 
     def ungrouped_axis(self) -> Axis:
-        """Return the axis with one group per bin."""
+        """Return the column as a table axis with one group per bin."""
         return self._ungrouped_axis
 
     @cached_property
@@ -134,7 +135,7 @@ class BinnedColumn:
         return Axis(self.feature, groups, self.ordered, self.n_bins, self.starts)
 
     def equal_mass_groups(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Axis:
-        """Return about ``n_groups`` groups of numbers with equal mass; categories and missing values keep their bins.
+        """Return an axis with about ``n_groups`` groups of equal mass; categories and missing values keep their bins.
 
         ``shift`` moves the bounds of groups, as a fraction of a group.
         """
@@ -143,22 +144,22 @@ class BinnedColumn:
         return self._make_axis(_split_evenly(cumulative_mass(mass), n_groups, shift))
 
     def groups_by_cumulative_mass(self, cumulative: Floats, n_groups: int, shift: float = 0.0) -> Axis:
-        """Return ``equal_mass_groups`` of a mass, given its ``cumulative_mass``."""
+        """Return the axis of ``equal_mass_groups``, given the ``cumulative_mass`` of the bins."""
         return self._make_axis(_split_evenly(cumulative, n_groups, shift)) if self.ordered else self._ungrouped_axis
 
     @cached_property
     def cumulative_prior(self) -> Floats:
-        """``cumulative_mass`` of the prior."""
+        """The ``cumulative_mass`` of the prior."""
         return cumulative_mass(self.prior)
 
     def default_groups(self, n_groups: int) -> Axis:
-        """Return about ``n_groups`` groups of numbers with equal prior mass, split further at the octaves of scale."""
+        """Return an axis with about ``n_groups`` groups of equal prior mass, split further at the octaves of scale."""
         if not self.ordered:
             return self._ungrouped_axis
         return self._make_axis(_split_evenly(self.cumulative_prior, n_groups) + self.scale_groups)
 
     def _make_axis(self, group: Ints) -> Axis:
-        """Return the axis of ascending groups of values, numbered without gaps; missing values get one more."""
+        """Return the axis of ascending groups of values, numbered without gaps, with a group for missing values."""
         numbered = np.zeros(self.n_bins, np.uint16)
         np.cumsum(group[1:] != group[:-1], out=numbered[1 : len(group)])
         if self.n_bins > len(group):
@@ -173,7 +174,7 @@ def cumulative_mass(mass: Floats) -> Floats:
 
 
 def _split_evenly(cumulative: Floats, n_groups: int, shift: float = 0.0) -> Ints:
-    """Return the group of each bin, so that groups have equal mass; ascending."""
+    """Return the group of each bin, in ascending order, such that groups have about equal mass."""
     group: Ints = np.maximum(cumulative * n_groups + shift, 0.0).astype(np.int64)
     return np.minimum(group, n_groups - 1)
 
@@ -212,7 +213,7 @@ def _bin_numeric(feature: int, column: Column, nullable: bool) -> BinnedColumn:
 
 
 def _grid_codes(fractions: Floats) -> Ints:
-    """Return the distinct codes of fractions of a range that are inside the grid."""
+    """Return the distinct codes inside the grid that correspond to these fractions of its range."""
     codes = np.rint(fractions * GRID_BINS).astype(np.int64)
     return np.unique(codes[(codes >= 0) & (codes < GRID_BINS)])
 
@@ -220,10 +221,10 @@ def _grid_codes(fractions: Floats) -> Ints:
 def posterior_counts(histogram: Floats | Ints, prior: Floats, variance: float, n_rows: float) -> Floats:
     """Return a shrunken histogram: about ``n_rows`` rows, distributed by noisy counts and a prior.
 
-    The bins are split into two parts of equal prior mass, each part again, and so on. A uniform split of r rows has
+    The bins are split recursively into halves of equal prior mass. A uniform split of r rows has
     variance r^2 / 12. So the best linear estimate adds the fraction (r^2 / 12) / (r^2 / 12 + noise) of the deviation
     from the prior that the histogram shows: a noisy histogram falls back to the prior. If r exceeds
-    ``PEAK_DEVIATIONS`` standard deviations of the noise, a part below ``EMPTY_DEVIATIONS`` of its own gets no rows.
+    ``PEAK_DEVIATIONS`` standard deviations of the noise, a half below ``EMPTY_DEVIATIONS`` of its own gets no rows.
 
     >>> posterior_counts(np.array([0, 90, 110, 0]), np.full(4, 0.25), 1.0, 200).round().tolist()
     [0.0, 90.0, 110.0, 0.0]
@@ -251,7 +252,7 @@ def posterior_counts(histogram: Floats | Ints, prior: Floats, variance: float, n
     return mass + TINY
 
 
-MAX_JOINT_CELLS = 1 << 10  # numbers of a joint table: with the groups of a block of rows, they fit the cache
+MAX_JOINT_CELLS = 1 << 10  # values of a joint table; fit the cache with a block of rows
 MIN_JOINT_TABLES = 4  # with fewer tables, merging saves too little time
 ROWS_PER_CELL = 8  # with fewer rows per cell, a joint table takes more time than it saves
 
@@ -289,12 +290,12 @@ class PackedTables(NamedTuple):
 
     @classmethod
     def pack(cls, tables: Sequence[ContingencyTable]) -> PackedTables:
-        """Pack tables one after the other. The result is cached, because every part of the rows gets the same query."""
+        """Pack tables one after the other. The result is cached, because every chunk of rows gets the same query."""
         return _pack_cached(tables if isinstance(tables, TableSet) else tuple(tables))
 
     @classmethod
     def pack_uncached(cls, tables: Sequence[ContingencyTable]) -> PackedTables:
-        """Pack tables one after the other."""
+        """Pack tables one after the other, without a cache."""
         if isinstance(tables, TableSet):
             all_axes, axes = list(tables.axes), tables.members
         else:
@@ -308,7 +309,7 @@ class PackedTables(NamedTuple):
         groups = np.zeros((len(all_axes), wide), np.uint8 if sizes.max(initial=0) <= 256 else np.uint16)
         for place, axis in enumerate(all_axes):
             groups[place, : len(axis.groups)] = axis.groups
-            groups[place, len(axis.groups) :] = axis.groups[-1]  # so that loops see the bounds of intervals alone
+            groups[place, len(axis.groups) :] = axis.groups[-1]  # so that loops use interval bounds only
         features = np.array([axis.feature for axis in all_axes], np.int64)
         return cls._from_groups(features, groups, axes, sizes)
 
@@ -324,7 +325,7 @@ class PackedTables(NamedTuple):
         return cls(TableArrays(features, groups, axes, strides, starts), sizes, int(cells.sum()))
 
     def merge_tables(self, n_rows: int, n_outputs: int) -> tuple[PackedTables, Int32s] | None:
-        """Return joint tables and the one that covers each table, or None if merging saves no time."""
+        """Return joint tables and the joint table that covers each table, or None if merging saves no time."""
         from veilwood import kernels
 
         layout = self.arrays

@@ -26,28 +26,28 @@ from veilwood.trees.forest import LEAF, Forest
 
 RAKING_SWEEPS: Final = 3  # sweeps of iterative proportional fitting; more have no visible effect
 DRAWS: Final = 256  # synthetic rows per column; 512 gave no better estimates
-# Averaging over other columns attenuates an effect. The correction is an estimate too: this fraction of it counts as
-# its standard error.
+# Averaging over other columns attenuates an effect. The correction is an estimate too: this fraction of the correction
+# counts as its standard error.
 RESTORED_ERROR: Final = 0.25
-# Regression: clipped residuals attenuate what a step shows; this fraction of it counts as its standard error.
+# Regression: clipping residuals attenuates a measured effect; this fraction of the effect counts as its standard error.
 CLIPPED_ERROR: Final = 0.2
-MAX_READ_COLUMNS: Final = 3  # columns of a table that effects are read from, if a smaller one was measured
+MAX_READ_COLUMNS: Final = 3  # columns of a table that effects are read from, if a smaller table was measured
 PASSES: Final = 12  # upper limit of passes over all columns; each uses the estimates of the previous one
 MAX_CHANGE: Final = 0.05  # in standard errors: passes stop when no estimate changes by more
 NEWTON_STEPS: Final = 2  # per pass; the next pass continues from the result
 PAIR_PASSES: Final = 3  # passes over pairs, with the estimates of single columns fixed
 MIN_PULL: Final = 0.05  # lower limit of the attenuation, which is a divisor
-# Upper limit of the corrected score, in units of the uncorrected one. Synthetic rows have independent columns, so
-# columns that carry the same information would raise each other without limit: iris +340 log-odds at e = 2.
+# Upper limit of the corrected score, in units of the uncorrected score. Synthetic rows have independent columns, so
+# the effects of columns with the same information would grow without limit: iris +340 log-odds at e = 2.
 MAX_RESTORED: Final = 3.0
-MAX_PAIRS: Final = 10  # interactions that are reported
+MAX_PAIRS: Final = 10  # number of interactions that are reported
 TINY: Final = 1e-12  # avoids divisions by zero
 
 Features = tuple[int, ...]
 
 
 class StepMeasurement(NamedTuple):
-    """Released noisy sums of one step, per cell of its table.
+    """Released noisy sums of one step, for each cell of its table.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class StepMeasurement(NamedTuple):
 
 
 class TableScores(NamedTuple):
-    """A table, the scores added in its cells (integers in ``loop``), and the measurement that they follow from."""
+    """Table with the scores added in its cells (integers in ``loop``), and the measurement that determined them."""
 
     table: ContingencyTable
     values: AnyArray
@@ -95,7 +95,7 @@ class EffectEstimate:
 
     @property
     def strength(self) -> float:
-        """Mean square of the values, minus the part that the errors explain."""
+        """Mean square of the values, minus the part explained by their errors."""
         return float((self.values**2).mean() - (self.errors**2).mean())
 
     def change_from(self, earlier: EffectEstimate) -> float:
@@ -103,7 +103,7 @@ class EffectEstimate:
         return float(np.abs(self.values - earlier.values).max() / max(self.errors.mean(), TINY))
 
     def shrink(self) -> EffectEstimate:
-        """Return values scaled to the estimated variance of the true effect, without that of the errors."""
+        """Return the values scaled to the estimated variance of the true effect, without the variance of the errors."""
         size = float((self.values**2).mean())
         return replace(self, values=self.values * (max(self.strength, 0.0) / max(size, TINY)) ** 0.5)
 
@@ -118,7 +118,7 @@ def estimate_effects(steps: Sequence[TableScores], start: Floats, n_classes: int
     readers = [_EffectReader(steps, start, n_classes, rows, (feature,)) for feature in columns]
     others = _OtherEffects(rows, len(start))
     main_effects: list[EffectEstimate] = []
-    for _ in range(PASSES if n_classes else 1):  # each estimate depends on those of the other columns
+    for _ in range(PASSES if n_classes else 1):  # each estimate depends on the estimates of the other columns
         earlier = main_effects
         main_effects = [reader.estimate(others.sum_without(reader.features)) for reader in readers]
         others = _OtherEffects(rows, len(start), [one.shrink() for one in main_effects])
@@ -170,7 +170,7 @@ class _SyntheticRows:
     def score_rows(
         self, estimates: Sequence[TableScores | EffectEstimate], given: Mapping[int, Ints], n_outputs: int
     ) -> Floats:
-        """Sum the scores of tables, for rows with the ``given`` bins of some columns and synthetic bins elsewhere."""
+        """Sum the scores of tables, for rows with ``given`` bins in some columns and synthetic bins elsewhere."""
         total: Floats = np.zeros((1, DRAWS, n_outputs))
         for one in estimates:
             cell = np.zeros((1, DRAWS), np.int64)
@@ -221,7 +221,7 @@ class _EffectReader:
     ) -> None:
         self._start, self._n_classes, self._rows, self.features = start, n_classes, rows, features
         holding = [number for number, step in enumerate(steps) if set(features) <= set(step.table.features)]
-        # Larger sets see numeric columns in halves only.
+        # Larger sets of columns split numeric columns into halves only.
         fine = [number for number in holding if len(steps[number].table.axes) <= MAX_READ_COLUMNS]
         readings = [self._read_step(steps[:number], steps[number]) for number in fine or holding]
         best = max(readings, key=lambda reading: reading.precision)
@@ -296,7 +296,8 @@ class _EffectReader:
     ) -> tuple[Floats, Floats, Floats, Floats]:
         """Find the scores that, added to those of other columns, yield the measured frequencies, by Newton's method.
 
-        Return the scores, their two variances, and the attenuation: the slope of mean log-odds in the score.
+        Return the scores, their two variances, and the attenuation: the slope of the mean log-odds as a function of the
+        score.
         """
         if not self._n_classes:
             return reading.logits, reading.noise, reading.sampling, np.ones_like(reading.logits)
@@ -318,7 +319,7 @@ class _EffectReader:
 
 
 def _class_probabilities(scores: Floats) -> Floats:
-    """Return class probabilities of scores; outputs are in the last dimension."""
+    """Return the class probabilities of scores; outputs are in the last dimension."""
     return scores_to_probabilities(scores.reshape(-1, scores.shape[-1])).reshape(*scores.shape[:-1], -1)
 
 
@@ -342,7 +343,7 @@ def _center_values(values: Floats, variances: Floats, axis: int) -> tuple[Floats
 
 
 _MAX_SHOWN: Final = 6  # main effects drawn in a notebook
-FALSE_POSITIVES: Final = 0.05  # fits in which the largest strength of no effect exceeds its ``noise``
+FALSE_POSITIVES: Final = 0.05  # fraction of fits without effects in which the largest strength exceeds its ``noise``
 ERROR_BARS: Final = 2.0  # half width in standard errors: about one bar in 20 misses the true value
 
 
@@ -382,10 +383,10 @@ class MeasuredEffect:
 
     @property
     def noise(self) -> float:
-        """Strength that the largest of all columns, or pairs, exceeds in one of 20 fits if none has an effect.
+        """Strength that the largest of all columns (or pairs) exceeds in 1 of 20 fits if none of them has an effect.
 
         The square of a strength is a sum of squared errors: chi-squared, with as many degrees of freedom as its mean
-        and variance demand (Satterthwaite). Steps measure the pairs that look strongest among all, on the same rows.
+        and variance imply (Satterthwaite). Steps measure the pairs that look strongest, on the same rows.
         Hence the quantile is that of the largest of ``n_candidates``.
         """
         variances = (self.error / ERROR_BARS) ** 2
@@ -415,13 +416,13 @@ class MainEffect(MeasuredEffect):
         Contribution of each group to a prediction, minus the mean over groups.
     error : ndarray, shape (n_groups, n_outputs)
         Half width of the error bar, for noise and sampling error together: the true value is between
-        ``effect - error`` and ``effect + error`` for at least nine groups of ten.
+        ``effect - error`` and ``effect + error`` for at least nine out of ten groups.
     edges : ndarray or None
         Bounds of the intervals of a numeric column; None for categories.
     n_candidates : int
         Number of columns.
     rows : ndarray or None
-        Released number of rows of each group, with noise, so that it can be negative.
+        Released noisy number of rows in each group; it can be negative.
     """
 
     column: str
@@ -433,7 +434,7 @@ class MainEffect(MeasuredEffect):
     rows: Floats | None = None
 
     def draw(self, outputs: Sequence[str], scale: tuple[float, float] | None = None) -> str:
-        """Return a picture of the effect, as SVG; ``scale`` is a range to draw on."""
+        """Return a chart of the effect as SVG; ``scale`` is the range of its axis."""
         rows = None if self.rows is None else self.rows.tolist()
         if self.edges is None:
             return draw_category_effect(
@@ -455,7 +456,7 @@ class Interaction(MeasuredEffect):
     groups : tuple of tuple of str
         Groups of each column.
     effect, error : ndarray, shape (n_groups of the first, n_groups of the second, n_outputs)
-        Contribution of each pair of groups beyond the main effects, and half width of its error bar.
+        Contribution of each pair of groups beyond the main effects, and the half width of its error bar.
     n_candidates : int
         Number of pairs of columns.
     """
@@ -476,7 +477,7 @@ class Effects:
     unit : str
         Unit of the effects: log-odds, or the units of the target.
     outputs : tuple of str
-        Outputs: the second of two classes, each of more classes, or the target.
+        Outputs: the second of two classes, each of three or more classes, or the target.
     main : tuple of MainEffect
     interactions : tuple of Interaction
 
@@ -498,7 +499,7 @@ class Effects:
     interactions: tuple[Interaction, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the effects as plain values for JSON."""
         return {
             "unit": self.unit,
             "outputs": list(self.outputs),
@@ -565,7 +566,7 @@ class Effects:
         return "\n".join(lines)
 
     def _effect_text(self, main: MainEffect, place: int) -> str:
-        """Return a group with its effect and error in 23 characters, marked if it exceeds the error."""
+        """Return a group with its effect and error in 23 characters, with a marker if the effect exceeds the error."""
         group, output = divmod(place, main.effect.shape[1])
         name = main.groups[group] if len(self.outputs) == 1 else f"{main.groups[group]}: {self.outputs[output]}"
         effect, error = main.effect[group, output], main.error[group, output]
@@ -578,7 +579,7 @@ _SPARKS: Final = 10  # characters
 
 
 def _sparkline(values: Floats) -> str:
-    """Return up to ten values as blocks; of more, the means of neighbours.
+    """Return up to ten values as block characters; longer sequences are averaged to ten first.
 
     >>> _sparkline(np.array([0.0, 0.5, 1.0]))
     '▁▅█'
@@ -642,9 +643,9 @@ def _axes_of(forest: Forest, encoding: Encoding) -> Iterator[tuple[dict[int, byt
 
 
 def check_effects(effect_trees: Forest, forest: Forest, encoding: Encoding) -> None:
-    """Raise ModelFileError if effects are of columns, pairs or groups that no step measured.
+    """Raise ModelFileError if a model contains effects of columns, pairs or groups that no step measured.
 
-    Values and error bars cannot be recomputed: the noisy sums that they follow from are in no file.
+    Values and error bars cannot be checked by recomputing them: model files do not contain the underlying noisy sums.
     """
     measured = [axes for axes, _ in _axes_of(forest, encoding)]
     explained = list(_axes_of(effect_trees, encoding))
@@ -653,14 +654,14 @@ def check_effects(effect_trees: Forest, forest: Forest, encoding: Encoding) -> N
     columns = [tuple(axes) for axes, _ in explained]
     main_columns = {each[0] for each in columns if len(each) == 1}
     valid = valid and main_columns == {column for tree in measured for column in tree} and max(map(len, columns)) <= 2
-    if () not in columns:  # a column in a single group does not appear in a tree
+    if () not in columns:  # a column with a single group does not appear in a tree
         valid = valid and len(set(columns)) == len(columns)
     if not valid:
-        raise ModelFileError("it explains columns, pairs or groups other than those that its plan says were measured.")
+        raise ModelFileError("the model contains effects of columns, pairs or groups that its plan does not measure.")
 
 
 class _EffectTree(NamedTuple):
-    """A tree as a table: its columns, the first code of each group, and the leaf of each cell."""
+    """Tree as a table: columns, the first code of each group, and the leaf of each cell."""
 
     features: list[int]
     codes: list[Ints]
@@ -710,9 +711,9 @@ def _interval_edges(encoding: Encoding, feature: int, codes: Ints) -> Floats | N
 
 
 def _group_labels(encoding: Encoding, feature: int, codes: Ints) -> tuple[str, ...]:
-    """Return labels of the groups of a column: categories, or intervals, whose end belongs to the next one.
+    """Return labels of the groups of a column: categories, or intervals without their upper end.
 
-    An interval of whole numbers that holds none has an empty label.
+    An interval of an integer column that contains no integer has an empty label.
     """
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     edges = _interval_edges(encoding, feature, codes)

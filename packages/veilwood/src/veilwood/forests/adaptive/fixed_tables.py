@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contingency tables of PrivateForest in a series of releases: chosen once, then counted like the leaves of a forest.
+"""Contingency tables of PrivateForest in a series of releases: selected once, then counted like the leaves of a forest.
 
-Rounds of gradients follow scores that change with every release, so their sums do not add up over time. Counts of
-classes do. The size of the tables follows from public facts, and which columns they hold from one noisy step, the
-choice, in the first release: classes by bin of every column. Each table has one column. On Adult, flights and traffic
-tables of two or three columns were no better, because their numeric columns have fewer groups.
+Gradients depend on scores that change with every release, so sums of gradients do not add up over time. Class counts
+do. The size of the tables follows from public facts. Their columns are selected in the first release from one noisy
+step, the choice: class counts by bin of every column. Each table has one column. On Adult, flights and traffic tables
+of two or three columns were no better, because their numeric columns have fewer groups.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from veilwood.privacy.steps import counting_variance
 from veilwood.safe_io import all_ints_in
 from veilwood.trees.forest import Forest
 
-CHOICE_FRACTION: Final = Fraction(1, 10)  # of the loss, for the choice
-TABLE_GROUPS: Final = (32, 24, *GROUP_COUNTS[::-1])  # groups of a numeric column that are tried
+CHOICE_FRACTION: Final = Fraction(1, 10)  # fraction of the loss for the choice
+TABLE_GROUPS: Final = (32, 24, *GROUP_COUNTS[::-1])  # candidate numbers of groups of a numeric column
 
 PlainTable: TypeAlias = list[int]
-"""A table as plans write it: its column, and the first bin of each group but the first of a numeric one."""
+"""Table as written in plans: its column, and for a numeric column the first bin of each group except the first
+group."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableDecisions(Decisions):
-    """Decisions of a series: the tables, once they are chosen."""
+    """Decisions of a series: the tables, once they are selected."""
 
     method: str | None = "tables"
     chosen: list[PlainTable] | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError if the tables are not lists of lists of integers, or the method is another one."""
+        """Raise ValueError if the tables are not lists of lists of integers, or the method is a different one."""
         super().__post_init__()
         tables = [] if self.chosen is None else self.chosen
         shaped = isinstance(tables, list) and all(isinstance(table, list) and table for table in tables)
@@ -60,7 +61,7 @@ class TableDecisions(Decisions):
 
 
 class TableSizes(NamedTuple):
-    """Number of columns that are counted, in a table each, and of groups of a numeric one."""
+    """Number of tables, each of one column, and number of groups of a numeric column."""
 
     n_columns: int
     n_groups: int
@@ -69,7 +70,7 @@ class TableSizes(NamedTuple):
     def from_facts(
         cls, columns: Sequence[BinnedColumn], n_classes: int, n_rows: int, loss: Loss, neighbours: Neighbours
     ) -> TableSizes:
-        """Return the most columns, and then groups, with which a class exceeds noise and chance in a typical cell."""
+        """Return the most columns, then groups, with which class counts of a typical cell exceed noise and chance."""
         for n_columns in (max(1, round(len(columns) * part)) for part in COLUMN_FRACTIONS):
             noise = counting_variance(loss, neighbours, l1=n_columns, squared_l2=n_columns)
             affordable = n_rows / n_classes / max(PAIR_DEVIATIONS * noise**0.5, PAIR_ROWS)
@@ -85,9 +86,9 @@ class TableSizes(NamedTuple):
 def choose_tables(
     columns: Sequence[BinnedColumn], sizes: TableSizes, counts: Floats, variance: float
 ) -> list[ContingencyTable]:
-    """Return the tables that follow from noisy counts of classes by bin of every column, the strongest column first.
+    """Return the tables selected by noisy class counts by bin of every column, strongest column first.
 
-    ``variance`` is that of the noise. Counts of 0 give the tables by priors alone.
+    ``variance`` is the variance of the noise. Counts of 0 yield tables determined by priors only.
     """
     parts = np.split(counts, np.cumsum([column.n_bins for column in columns])[:-1])
     totals = np.maximum(np.mean([part.sum(axis=0) for part in parts], axis=0), 1.0)
@@ -102,7 +103,7 @@ def choose_tables(
 
 
 def _strength(part: Floats, axis: Axis, shares: Floats, variance: float) -> float:
-    """Return the rows whose class a column tells apart, beyond what noise and chance explain."""
+    """Return the number of rows whose class a column distinguishes, beyond noise and sampling error."""
     grouped = np.zeros((axis.size, len(shares)))
     np.add.at(grouped, axis.groups, part)
     rows, noise = grouped.sum(axis=1, keepdims=True), variance * np.bincount(axis.groups)[:, None]
@@ -111,7 +112,7 @@ def _strength(part: Floats, axis: Axis, shares: Floats, variance: float) -> floa
 
 
 def to_plain(tables: Sequence[ContingencyTable]) -> list[PlainTable]:
-    """Return tables as plans write them."""
+    """Return tables as they are written in plans."""
     axes = [axis for table in tables for axis in table.axes]
     firsts = [np.flatnonzero(np.diff(axis.groups)) + 1 if axis.ordered else np.empty(0, np.int64) for axis in axes]
     return [[axis.feature, *first.tolist()] for axis, first in zip(axes, firsts, strict=True)]
@@ -140,7 +141,7 @@ def _read_axis(columns: Sequence[BinnedColumn], feature: int, *firsts: int) -> A
 
 
 class FixedScores(NamedTuple):
-    """Initial score and scores of tables, from estimated counts: what a ``PrivateForestModel`` is built from."""
+    """Initial score and scores of tables, computed from estimated counts; input of a ``PrivateForestModel``."""
 
     start: Int32s
     steps: tuple[TableScores, ...]
@@ -151,7 +152,7 @@ class FixedScores(NamedTuple):
 def score_tables(
     tables: Sequence[ContingencyTable], cells: Int32s, forest: Forest, leaves: Ints, variance: float
 ) -> FixedScores:
-    """Return scores by cell from estimated class counts of leaves; ``variance`` is that of one estimate."""
+    """Return scores by cell from estimated class counts of leaves; ``variance`` is the variance of one estimate."""
     counted = []
     for table, place, part in zip(
         tables, np.split(cells, forest.tree_leaves[1:-1]), np.split(leaves, forest.tree_leaves[1:-1]), strict=True

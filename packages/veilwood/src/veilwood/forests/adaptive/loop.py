@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adaptive training loop: initial estimate, tables of class counts, then rounds that select what to measure.
+"""Adaptive training loop: initial estimate, tables of class counts, then rounds that select a measurement each.
 
 Every step is planned from values released before it. The first step estimates the number of rows and the initial score
-of every row. Tables count the classes by column, for all columns or for selected ones. A round selects the column, pair
-or triple that explains most of the residual, measures rows and gradients in its cells, and applies a shrunken update.
+of every row. Tables count the classes by column, for all or selected columns. A round selects the column, pair
+or triple that explains most of the residual, measures rows and gradients in its cells, and adds a shrunken update.
 
-Each phase takes a ``Fit``, the fixed inputs, and a ``State``, and returns the next state. Constants that are a "need"
-are numbers of rows times e, the epsilon of one row (``privacy.adaptive_budget``). Their values were chosen on the
-development suite of benchmarks/suite.py; alternatives are in benchmarks/results/constants.md.
+Each phase takes a ``Fit``, the fixed inputs, and a ``State``, and returns the next state. Constants called a "need" are
+numbers of rows times e, the epsilon per row (``privacy.adaptive_budget``). Their values were chosen on the development
+suite of benchmarks/suite.py; alternatives are in benchmarks/results/constants.md.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ from veilwood.progress import track_progress
 
 # -- the first step and the number of rounds ---------------------------------------------------------------------------
 
-START_FRACTION: Final = 0.05  # of the budget, for the first step: n e is then known with a standard error of 28
-# Regression: need below which only the mean of the target is measured; need of the mean otherwise, and limits of its
-# fraction of the budget, of which the lower one need not exceed a third need.
+START_FRACTION: Final = 0.05  # fraction of the budget for the first step: n e is then known with a standard error of 28
+# Regression: need below which only the mean of the target is measured; otherwise the need of the mean, the limits of
+# its fraction of the budget, and an upper bound on the need at the lower limit.
 MIN_FOR_ROUND, MEAN_NEED, MEAN_FRACTIONS, MAX_MEAN_NEED = 20.0, 15.0, (0.1, 0.35), 60.0
 
 
@@ -81,7 +81,7 @@ def plan_first_step(budget: AdaptiveBudget, n_classes: int, n_rows: int | None) 
 
 
 def plan_target_step(budget: AdaptiveBudget, n_rows: float) -> Step:
-    """Plan the mean of a numeric target; with very few rows, with the whole remaining budget."""
+    """Plan the mean of a numeric target; with very few rows, spend the whole remaining budget on it."""
     fraction = budget.remaining
     if n_rows * budget.row_epsilon >= MIN_FOR_ROUND:
         low, high = MEAN_FRACTIONS
@@ -92,8 +92,9 @@ def plan_target_step(budget: AdaptiveBudget, n_rows: float) -> Step:
 
 # T rounds have n e = ROUND_NEED T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
 ROUND_NEED, ROUND_POWER, MAX_ROUNDS = 300.0, 0.6, 80
-ROUND_BINS: Final = (0.35, 3, 16)  # bins per numeric column: a power of n e of one round, and its limits
-# Up to this number of rounds the common weight of tables is measured; more rounds correct the weight themselves.
+ROUND_BINS: Final = (0.35, 3, 16)  # bins per numeric column: exponent of n e of one round, and limits of the number
+# Up to this number of rounds, the common weight of tables is measured; with more, the rounds correct the weight
+# themselves.
 MAX_FEW_ROUNDS: Final = 3
 
 
@@ -119,14 +120,14 @@ def has_few_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, n_cla
 
 # -- accounting: pure epsilon or zCDP ----------------------------------------------------------------------------------
 
-# From this e on, a sparse histogram under pure epsilon is better than rounds under zCDP.
+# From this epsilon per row on, a sparse histogram under pure epsilon is better than rounds under zCDP.
 PURE_FROM_ROW_EPSILON: Final = 18.0
 
 
 def planned_loss(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int | None, request: FitRequest) -> Loss:
     """Return the loss of the fit: pure epsilon if it leaves less noise than zCDP for the expected number of steps.
 
-    If ``n_rows`` is unknown, the first step decides, and the loss allows for either accounting.
+    If ``n_rows`` is unknown, the accounting is chosen after the first step, and the loss covers both kinds.
     """
     loss = request.loss
     if loss.delta == 0 or loss.epsilon is None:
@@ -153,8 +154,8 @@ def prefers_zcdp(
 ) -> bool:
     """Return True if zCDP accounting leaves less noise than pure epsilon at this number of rows.
 
-    For k steps of equal size zCDP leaves less noise if k is at least the square of the ratio of the row epsilons of the
-    whole budget. Tables with joint noise count as fewer steps. Sparse histograms need pure epsilon.
+    For k steps of equal size, zCDP leaves less noise if k is at least the square of the ratio of the epsilons per row
+    of the whole budget. Tables with joint noise count as fewer steps. Sparse histograms need pure epsilon.
     """
     if n_classes and pure.row_epsilon >= PURE_FROM_ROW_EPSILON:
         return False
@@ -223,11 +224,11 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Released values, and what follows from them. Public. Scores are integers (``row_backend``)."""
+    """Public state of the loop: released values and their consequences. Scores are integers (``row_backend``)."""
 
     n_rows: float
     declared_rows: int | None
-    """``n_rows`` as the user declared it; None if not declared, or if the noisy count contradicts it."""
+    """``n_rows`` as declared by the user; None if not declared, or if the noisy count contradicts it."""
     start: Int32s
     """Initial score of every row."""
     class_counts: Floats
@@ -237,15 +238,15 @@ class State:
     """Estimated class frequencies."""
     start_limit: int = GRADIENT_UNITS
     residual_limit: int = GRADIENT_UNITS
-    """Limit of the gradient of a row, after the first step and now."""
+    """Limits of the gradient of a row: after the first step, and at present."""
     residual_variance: float = 0.2
     """Regression: variance of the gradient of a row, assumed until it is estimated."""
     bounds: table_design.GroupBounds = field(default_factory=table_design.GroupBounds)
     steps: tuple[TableScores, ...] = ()
     n_tables: int = 0
-    """Steps so far; the first ``n_tables`` come from tables of class counts."""
+    """Score updates so far; the first ``n_tables`` come from tables of class counts."""
     decisions: tuple[str, ...] = ()
-    """Decisions that followed from released values, as text."""
+    """Decisions determined by released values, as text."""
     holdout_budget: float = 0.0
     """Fraction of the budget for the weight of the sparse histogram; 0 if no rows are held out."""
     cell_forest: sparse_histogram.FittedForest | None = None
@@ -253,17 +254,17 @@ class State:
 
     @property
     def even_rows(self) -> float:
-        """Rows that would tell as much with even classes: 784 for 10,000 rows with two percent of positives."""
+        """Equally informative number of rows with even classes: 784 for 10,000 rows with 2 % positives."""
         impurity, n_classes = float((self.frequencies * (1 - self.frequencies)).sum()), self.class_counts.size
         return self.n_rows * impurity / (1 - 1 / n_classes) if n_classes else self.n_rows
 
     def with_decision(self, text: str) -> State:
-        """Add a decision."""
+        """Return the state with one more decision."""
         return replace(self, decisions=(*self.decisions, text))
 
 
 def run_loop(fit: Fit, declared_rows: int | None) -> State:
-    """Run all steps and return what was released."""
+    """Run all steps and return the released state."""
     if fit.n_classes:
         fit, state = start_classification(fit, declared_rows)
         if _may_hold_out(fit, state):
@@ -299,7 +300,7 @@ def _with_start(fit: Fit, state: State, start: Int32s) -> State:
 
 
 def _with_totals(fit: Fit, state: State, totals: Floats) -> State:
-    """Set the initial score from class totals, and the limit of gradients from the largest."""
+    """Set the initial score from class totals, and the limit of gradients from the largest total."""
     frequencies, limit = totals / totals.sum(), state.residual_limit
     if fit.n_classes == 2:
         limit = min(GRADIENT_UNITS, int(GRADIENT_UNITS * (float(frequencies.max()) + GRADIENT_MARGIN)))
@@ -310,7 +311,7 @@ def _with_totals(fit: Fit, state: State, totals: Floats) -> State:
 def _with_step(
     fit: Fit, state: State, table: ContingencyTable, values: Floats, measurement: StepMeasurement, units: int
 ) -> State:
-    """Add the values of a table to the scores of the rows; ``units`` converts them to integers."""
+    """Add the values of a table to the scores of the rows; ``units`` converts the values to integers."""
     scores = np.rint(values * units).astype(np.int32)
     fit.backend.add_scores(table, scores)
     return replace(state, steps=(*state.steps, TableScores(table, scores, measurement)))
@@ -342,13 +343,13 @@ def start_classification(fit: Fit, declared_rows: int | None) -> tuple[Fit, Stat
     return fit, replace(state, start_limit=state.residual_limit)
 
 
-# Regression: need from which rounds are as fine as for classes, and the limit of residuals is estimated; the limit and
-# the groups per numeric column before, and the selection's fraction of such a coarse round.
+# Regression: need from which rounds are as fine as in classification, and the clipping bound of residuals is estimated;
+# below this need, the clipping bound, the groups per numeric column, and the selection's fraction of a coarse round.
 MIN_FOR_FINE_ROUNDS, FIRST_LIMIT, COARSE_GROUPS, COARSE_SELECTION = 220.0, 0.2, 4, 0.25
 
 
 def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
-    """Release the number of rows, if it was not declared, the mean of the target, and the spread of residuals."""
+    """Release the mean of the target, the spread of residuals and, if it was not declared, the number of rows."""
     counted, variance = float(declared_rows or 0), 0.0
     n_rows = counted
     if declared_rows is None:
@@ -358,7 +359,7 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
         fit = fit.with_accounting(n_rows)
     step, levels = plan_target_step(fit.budget, n_rows), TARGET_LEVELS * LEVEL_UNITS
     up, down = fit.budget.release_counts(step, fit.backend.run(TargetSums())) / TARGET_LEVELS
-    noise = 2 * step.variance / TARGET_LEVELS**2  # of the sum and of the difference of both
+    noise = 2 * step.variance / TARGET_LEVELS**2  # variances of the noise on the sum and on the difference of the pair
     pooled = (noise * counted + variance * (up + down)) / (noise + variance) if noise else up + down
     n_rows = max(pooled, up + down - COUNT_ERRORS * noise**0.5, MIN_ROWS)
     if declared_rows and n_rows > DECLARED_FACTOR * max(up + down + COUNT_ERRORS * noise**0.5, MIN_ROWS):
@@ -368,7 +369,7 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
     state = State(n_rows, declared_rows, np.zeros(1, np.int32), np.zeros(0), residual_limit=limit)
     state = _with_start(fit, state, np.array([round(mean * levels)], np.int32))
     low, high = SPREAD_FRACTIONS
-    # The step above takes all of the budget if the first count was far too small.
+    # The step above spends the whole budget if the first count was far too small.
     if n_rows * fit.budget.row_epsilon >= MIN_FOR_FINE_ROUNDS and fit.budget.remaining >= low:
         fraction = min(max(fit.budget.fraction_for(SPREAD_NEED / n_rows), low), high)
         spread = _measure_residuals(fit, state, 1, fraction)
@@ -382,19 +383,19 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
 
 # -- scores of candidate tables ----------------------------------------------------------------------------------------
 
-# Rows in the sample that scores candidates of large tables: at least, and n e of the whole budget. So k equal rows at
-# epsilon are scored like one row at epsilon / k.
+# Size of the sample that scores large candidate tables: minimum number of rows, and n e of the whole budget. So k equal
+# rows at epsilon are scored like one row at epsilon / k.
 SCORE_SAMPLE_ROWS, SCORE_SAMPLE_NEED = 1 << 16, 100_000.0
-NOISE_FACTOR: Final = 0.8  # expected absolute noise on a sum, in scales of the noise
+NOISE_FACTOR: Final = 0.8  # expected absolute noise on a sum, in multiples of the noise scale
 
 
 def _gradient_variance(fit: Fit, state: State) -> float:
-    """Variance of one row's gradient. Classification: under the initial scores. Regression: as last measured."""
+    """Return a row's gradient variance: under the initial scores (classification) or as last measured (regression)."""
     return float((state.frequencies * (1 - state.frequencies)).mean()) if fit.n_classes else state.residual_variance
 
 
 def _score_tables(fit: Fit, state: State, tables: TableSet, row_epsilon: float | None) -> tuple[Ints, float]:
-    """Return the score of each candidate table, and the fraction of the rows that it was computed from.
+    """Return the score of each candidate table, and the fraction of the rows from which the scores were computed.
 
     The score is the L1 norm of the gradient sums minus the part expected from sampling and noise. Large tables are
     scored on a secret random sample.
@@ -445,7 +446,7 @@ def measure_tables(fit: Fit, state: State) -> State:
     bounds = state.bounds.release_histograms(columns, fit.n_classes, fit.backend, budget, state.n_rows, fraction)
     tables = []
     for column in columns:
-        # Without histograms the number of groups varies at random, so that bounds of columns differ.
+        # Without histograms, the number of groups varies at random, so that the group bounds of columns differ.
         known = bounds.has_histogram(column) or design.bins == table_design.GROUP_COUNTS[0]
         n_groups = design.bins + (0 if known else int(fit.rng.integers(-1, 2)))
         tables.append(ContingencyTable((bounds.make_axis(column, n_groups, add_scales=False),)))
@@ -492,13 +493,13 @@ def _weight_tables(fit: Fit, state: State, fraction: float, shrunken: Sequence[F
     return replace(state, steps=tuple(steps)), weight
 
 
-# Strengths of columns (``table_design``): numbers measured and their need, for standard errors of 0.025, 0.05 and 0.1;
-# limits of their fraction of the budget.
+# Strengths of columns (``table_design``): which strengths are measured and their need, for standard errors of 0.025,
+# 0.05 and 0.1; limits of their fraction of the budget.
 STRENGTH_NEED, STRENGTH_FRACTIONS = ((2, 120.0), (1, 32.0), (1, 16.0)), (0.01, 0.1)
 
 
 def release_strengths(fit: Fit, state: State) -> table_design.ColumnStrengths | None:
-    """Measure the best and the mean strength of columns, or the best only; None if the budget is too small."""
+    """Release the best and the mean strength of columns, or the best only; return None if the budget is too small."""
     low, high = STRENGTH_FRACTIONS
     options = [(n, max(fit.budget.fraction_for(need / state.even_rows), low)) for n, need in STRENGTH_NEED]
     n_strengths, fraction = next((option for option in options if option[1] <= high), (0, 0.0))
@@ -517,7 +518,7 @@ def release_strengths(fit: Fit, state: State) -> table_design.ColumnStrengths | 
 
 
 def release_class_counts_only(fit: Fit, state: State) -> State:
-    """Spend the remaining budget on class counts, if nothing else would exceed the noise."""
+    """Spend the remaining budget on class counts if every other measurement would be dominated by noise."""
     shape, query = (fit.n_classes,), ClassesByCell([ALL_ROWS], fit.n_classes)
     again, variance = _measure(fit, state, AdaptiveStep.CLASS_COUNTS_AGAIN, query, shape, fit.budget.remaining)
     counts, variances = [state.class_counts, again], [state.counts_variance, variance]
@@ -539,18 +540,18 @@ def _select_columns(fit: Fit, state: State, n_columns: int, fraction: float) -> 
 
 # -- rounds ------------------------------------------------------------------------------------------------------------
 
-# Need of the first round, in classification and in regression. After tables ``design_tables`` requires more; what it
-# left for rounds is spent on them even if the number of rows has been corrected since.
+# Need of the first round, in classification and in regression. After tables, ``design_tables`` requires more; the
+# budget that it left for rounds is spent on rounds even if the number of rows has been corrected since.
 MIN_FIRST_ROUND, MIN_COARSE_ROUND = 30.0, 10.0
 # Largest numbers of drawn pairs and triples per round, need of triples, and cells of a candidate table.
 MAX_PAIRS, MAX_TRIPLES, TRIPLE_NEED, MAX_SET_CELLS = 200, 200, 1000.0, 64
-# Sets of three columns and more are candidates in every round if they have few cells: rows times e per cell, and how
-# many are drawn.
+# Sets of three or more columns are candidates in every round if they have few cells: minimum of rows times e per cell,
+# and number of sets drawn.
 ROWS_PER_SET_CELL, MAX_SMALL_SETS = 16.0, 20
 # Random triples are candidates in every fourth round only: in the selection they compete with pairs.
 RANDOM_TRIPLES_EVERY: Final = 4
 # From round SHIFT_FROM_ROUND (0-based) on, group bounds from histograms are shifted at random by up to MAX_BOUND_SHIFT
-# groups, so that many rounds together resolve more than one.
+# groups, so that many rounds together have a finer resolution than one.
 MAX_BOUND_SHIFT, SHIFT_FROM_ROUND = 0.5, 2
 
 
@@ -587,7 +588,7 @@ def run_rounds(fit: Fit, state: State) -> State:
 
 
 def _draw_triples(fit: Fit, state: State, number: int) -> list[tuple[int, ...]]:
-    """Draw extensions of measured pairs and, in some rounds, any triples."""
+    """Draw extensions of measured pairs and, in some rounds, random triples."""
     measured = (step.table.features for step in state.steps[state.n_tables :])
     triples = _draw_sets(fit, table_design.extend_pairs(measured, len(fit.columns)), MAX_TRIPLES)
     if number % RANDOM_TRIPLES_EVERY == RANDOM_TRIPLES_EVERY - 1:
@@ -596,7 +597,7 @@ def _draw_triples(fit: Fit, state: State, number: int) -> list[tuple[int, ...]]:
 
 
 def _draw_small_sets(fit: Fit, state: State, max_cells: float) -> list[tuple[int, ...]]:
-    """Draw sets of three columns and more that have few cells; and those that were measured before."""
+    """Draw sets of three or more columns with few cells, and add the sets that were measured before."""
     most = min(max_cells, MAX_SET_CELLS)
     sets = table_design.small_sets(fit.columns, most, MAX_SMALL_SETS, fit.rng)
     measured = {tuple(sorted(step.table.features)) for step in state.steps[state.n_tables :]}
@@ -610,7 +611,7 @@ def _draw_sets(fit: Fit, sets: list[tuple[int, ...]], max_sets: int) -> list[tup
 # Need of a selection, per logarithm of the number of candidates, and limits of its fraction of a round.
 SELECTION_NEED, SELECTION_FRACTIONS = 30.0, (0.2, 0.35)
 # Fraction of a round for the row counts of cells; relative standard deviation of these counts from the product of
-# histograms, if some column has none and if all have one.
+# histograms, if a column has no histogram and if all columns have one.
 COUNT_FRACTION, PRIOR_ERROR, KNOWN_PRIOR_ERROR = 0.25, 1.0, 0.25
 
 
@@ -640,7 +641,7 @@ def _run_round(fit: Fit, state: State, number: int, fraction: float, bins: int, 
 def _refine_table(
     fit: Fit, state: State, table: ContingencyTable, number: int, fraction: float, bins: int
 ) -> tuple[State, ContingencyTable]:
-    """Release histograms of the columns of a table where they pay, and group the columns by them."""
+    """Release histograms of the columns of a table if they are precise enough, and group the columns by them."""
     n_groups, part = table_design.groups_per_column(bins, len(table.axes)), fraction / len(table.axes)
     axes = []
     for axis in table.axes:
@@ -654,7 +655,7 @@ def _refine_table(
 def _measure_apart(
     fit: Fit, state: State, table: ContingencyTable, number: int, fraction: float
 ) -> tuple[Floats, float, Floats, float]:
-    """Measure gradients and rows of cells one after the other. Return both, each followed by its variance of noise."""
+    """Measure gradients and row counts of cells in separate steps. Return both, each followed by its noise variance."""
     by_rows, outputs = COUNT_FRACTION * fraction, n_outputs(fit.n_classes)
     facts, kind = _facts(fit, state), AdaptiveStep.ROUND_GRADIENTS
     rows, gradients = fit.backend.run_together([RowsByCell(table), _gradient_sums(fit, state, [table])])
@@ -668,9 +669,10 @@ def _measure_apart(
 def _measure_pairs(
     fit: Fit, state: State, table: ContingencyTable, number: int, fraction: float
 ) -> tuple[Floats, float, Floats, float]:
-    """Measure residuals and rows of cells in one step. Return as ``_measure_apart``.
+    """Measure residuals and row counts of cells in one step. Return the same values as ``_measure_apart``.
 
-    At the same loss residuals have 12 % more variance than after a separate count of rows, and rows an eighth.
+    At the same privacy loss, residuals have 12 % more variance than with a separate count of rows, and row counts have
+    an eighth of the variance.
     """
     kind, facts = AdaptiveStep.ROUND_PAIRS, _facts(fit, state)
     step = plan_sums(fit.budget, kind, (table.n_cells, 2), fraction, facts, number)
@@ -681,7 +683,7 @@ def _measure_pairs(
 
 
 def rotate_sums(rows: Ints, sums: Ints) -> Ints:
-    """Return Q rows + sums and Q rows - sums of each cell: a row of gradient g adds Q + g and Q - g, together 2Q."""
+    """Return Q rows + sums and Q rows - sums of each cell: a row with gradient g adds Q + g and Q - g, together 2Q."""
     return np.stack([GRADIENT_UNITS * rows + sums.ravel(), GRADIENT_UNITS * rows - sums.ravel()], axis=1)
 
 
@@ -691,7 +693,8 @@ def _select_table(
 ) -> ContingencyTable:  # fmt: skip
     """Select the table whose gradients exceed what sampling and noise explain by the most.
 
-    ``selection`` is the part of the round for the choice; without it, it follows from the number of candidates.
+    ``selection`` is the fraction of the round's budget for the choice. By default it follows from the number of
+    candidates.
     """
     if len(candidates) == 1:
         return candidates[0]
@@ -738,15 +741,15 @@ def _cell_rows(state: State, table: ContingencyTable, counts: Floats, variance: 
 
 
 # Regression: need of the histogram of residuals, limits of its fraction of the budget at the start, and of a round's
-# later; of n rounds, it is taken again before rounds n // 4 and n // 2 (0-based).
+# budget later. With n rounds it is repeated before rounds n // 4 and n // 2 (0-based).
 SPREAD_NEED, SPREAD_FRACTIONS, MAX_SPREAD_FRACTION, LIMIT_ROUNDS = 120.0, (0.02, 0.12), 0.5, (4, 2)
-GRADIENT_FRACTION: Final = 0.7  # of a round, that remains for gradients
+GRADIENT_FRACTION: Final = 0.7  # minimum fraction of a round that remains for gradients
 
 
 def _measure_residuals(
     fit: Fit, state: State, number: int, fraction: float, max_limit: float = 1.0
 ) -> shrinkage.ResidualSpread:
-    """Release a histogram of residuals, and find their limit for the rounds that remain."""
+    """Release a histogram of residuals, and choose the clipping bound of residuals for the remaining rounds."""
     marks = np.rint(shrinkage.RESIDUAL_ENDS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
     kind, query = AdaptiveStep.RESIDUAL_HISTOGRAM, ResidualHistogram(marks)
     counts, variance = _measure(fit, state, kind, query, marks.shape, fraction, number)
@@ -764,14 +767,14 @@ HOLDOUT_FRACTION, HOLDOUT_NEED, HOLDOUT_BUDGETS = 0.1, 40.0, (0.01, 0.1)
 
 
 def _may_hold_out(fit: Fit, state: State) -> bool:
-    """Return True if a sparse histogram is worth trying and the backend can hold out rows to evaluate it."""
+    """Return True if a sparse histogram may improve the model and the backend can hold out rows to evaluate it."""
     if fit.budget.uses_gaussian or not fit.backend.supports_holdout:
         return False
     return sparse_histogram.is_worth_trying(fit.columns, fit.n_classes, state.n_rows, fit.budget.row_epsilon)
 
 
 def hold_out_rows(fit: Fit, state: State) -> State:
-    """Hold out rows and budget for the sparse histogram; the loop continues without them."""
+    """Hold out rows and earmark budget for the sparse histogram; the loop continues without both."""
     fit.backend.hold_out(HOLDOUT_FRACTION)
     (low, high), kept = HOLDOUT_BUDGETS, 1 - HOLDOUT_FRACTION
     fraction = min(max(fit.budget.fraction_for(HOLDOUT_NEED / (HOLDOUT_FRACTION * state.n_rows)), low), high)

@@ -34,18 +34,18 @@ from veilwood.trees.forest import LEAF, Forest
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveDecisions(Decisions):
-    """Decisions of a finished fit, which followed from released values."""
+    """Decisions of a finished fit, determined by released values."""
 
     method: str | None = "adaptive"
     learned: str
     """Text for readers."""
     tables: Sequence[Sequence[int]]
-    """Columns of each table of class counts: one, or two from three classes on."""
+    """Columns of each table of class counts: one column, or two if there are three or more classes."""
     limits: Sequence[int]
     """First and last limit of gradients."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a decision has another type or is of another family."""
+        """Raise ValueError if a decision has the wrong type or belongs to another family."""
         lists = isinstance(self.tables, list) and isinstance(self.limits, list) and len(self.limits) == 2
         if not lists or not all(isinstance(columns, list) for columns in self.tables):
             raise ValueError("tables is a list of lists, and limits is a list")
@@ -59,7 +59,7 @@ class AdaptiveDecisions(Decisions):
 def check_steps(
     plan: Plan, columns: Sequence[BinnedColumn], n_classes: int, neighbours: Neighbours
 ) -> tuple[Step, ...]:
-    """Recompute every step of a plan; raise ValueError if its steps and decisions do not fit each other."""
+    """Recompute every step of a plan; raise ValueError if steps and decisions are inconsistent."""
     decisions = AdaptiveDecisions.from_choices(plan.choices)
     _check_table_columns(plan, decisions.tables, columns, n_classes)
     _check_histograms(plan, columns, n_classes)
@@ -72,7 +72,7 @@ def check_steps(
 def _check_table_columns(
     plan: Plan, tables: Sequence[Sequence[int]], columns: Sequence[BinnedColumn], n_classes: int
 ) -> None:
-    """Raise ValueError if the tables of a plan are not those that its steps can have chosen."""
+    """Raise ValueError if the tables of a plan cannot have been chosen by its steps."""
     taken, cells = [column for table in tables for column in table], table_cell_counts(plan)
     n_chosen = len(steps_of(plan, AdaptiveStep.COLUMN_SELECTION)) or len(columns)
     fits = len(cells) == len(tables) and len(taken) == len(set(taken)) and len(taken) in (0, n_chosen)
@@ -87,7 +87,7 @@ def _check_table_columns(
 
 
 def check_gradient_limits(limits: Sequence[int], n_classes: int) -> None:
-    """Raise ValueError if these cannot be the first and the last limit of gradients.
+    """Raise ValueError if a fit cannot have this first and last limit of gradients.
 
     With two classes the limit is at least the frequency of the larger class, hence a half. More classes have no limit.
     In regression it is a fraction of the target's range, known only after the histogram of the target.
@@ -118,7 +118,7 @@ def _check_histograms(plan: Plan, columns: Sequence[BinnedColumn], n_classes: in
 
 
 def _are_numbered(steps: Sequence[Step], kinds: TableStepName) -> bool:
-    """Return True if steps of tables are numbered without gaps, in their order."""
+    """Return True if the steps of tables are numbered in order, without gaps."""
     n_before = 0
     for step in steps:
         name = kinds.format_range(n_before, len(step.table_cells))

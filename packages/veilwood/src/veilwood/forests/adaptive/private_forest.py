@@ -48,8 +48,8 @@ from veilwood.trees.forest import Forest
 from veilwood.trees.lookup_forest import LookupForest
 from veilwood.trees.random import public_generators
 
-EXAMPLE_ROWS: Final = (1_000, 30_000, 1_000_000)  # numbers of rows that a plan describes if n_rows is not declared
-MAX_LEAF_VALUE: Final = 1e6  # largest absolute leaf value or start in a file; fits stay far below
+EXAMPLE_ROWS: Final = (1_000, 30_000, 1_000_000)  # numbers of rows to describe if n_rows is not declared
+MAX_LEAF_VALUE: Final = 1e6  # largest absolute leaf value or initial score in a file; fits stay far below
 MAX_ROWS: Final = 1e15  # largest absolute number of rows of a group in a file
 NO_MEASUREMENTS: Final = "initial estimate only"
 
@@ -63,7 +63,7 @@ class PrivateForestParameters(method.Parameters):
 
 @dataclass(frozen=True)
 class PrivateForestDesign(method.Design):
-    """Design of a fit: binned columns, the plan with its loss, and the number of rows it is planned for."""
+    """Design of a fit: binned columns, the plan with its loss, and the number of rows for which it is planned."""
 
     request: method.FitRequest
     columns: tuple[BinnedColumn, ...]
@@ -72,10 +72,10 @@ class PrivateForestDesign(method.Design):
 
 @dataclass(frozen=True, eq=False)
 class PrivateForestModel(method.ForestModel):
-    """Additive scores of columns, pairs and triples: log-odds, or a fraction of the target's range."""
+    """Model of additive scores of columns, pairs and triples: log-odds, or fractions of the target's range."""
 
     start: Floats
-    effect_source: EffectForest | tuple[TableScores, ...]  # of a file, or the released steps that they follow from
+    effect_source: EffectForest | tuple[TableScores, ...]  # from a file, or the released steps that determine them
     cell_forest: FittedForest | None = None  # fitted to the sparse histogram, mixed in with ``cell_weight``
     cell_weight: float = 0.0
 
@@ -83,7 +83,7 @@ class PrivateForestModel(method.ForestModel):
 
     @cached_property
     def effects(self) -> EffectForest:
-        """Estimated effects, computed when they are first asked for."""
+        """Estimated effects, computed on first access."""
         if isinstance(self.effect_source, EffectForest):
             return self.effect_source
         estimates = effects_module.estimate_effects(self.effect_source, self.start, len(self.encoding.schema.classes))
@@ -143,7 +143,7 @@ class PrivateForest(method.Method[PrivateForestParameters]):
     multi_pass: ClassVar[bool] = True
 
     def may_promise(self, requested: Loss) -> tuple[Loss, ...]:
-        """Return the losses that a plan may have; the accounting of steps may still be open."""
+        """Return the losses that a plan may have; the accounting of later steps may not be chosen yet."""
         if requested.epsilon is None or requested.delta == 0:
             return super().may_promise(requested)
         return (*super().may_promise(requested), Loss.pure_or_zcdp(requested.epsilon, requested.delta))
@@ -155,7 +155,7 @@ class PrivateForest(method.Method[PrivateForestParameters]):
     def make_design(self, request: method.FitRequest) -> PrivateForestDesign:
         """Plan the first step; later steps are planned from released values, and the notes describe them."""
         given = None if self.parameters.n_rows is None else int(self.parameters.n_rows)
-        if given is not None and isinstance(request.neighbours.unit, RowsOf):  # rows of an id are repeated or left out
+        if given is not None and isinstance(request.neighbours.unit, RowsOf):  # rows of an id are repeated or omitted
             return self._design_for_rows(request, None, declared=False, examples=(given,))
         return self._design_for_rows(request, given, declared=True)
 
@@ -197,7 +197,7 @@ class PrivateForest(method.Method[PrivateForestParameters]):
         """Run the adaptive loop on the rows of a source."""
         backend = _open_backend(design.columns, source, len(design.encoding.schema.classes), n_jobs)
         one_per_input = source.is_complete and source.preserves_rows
-        del source  # a backend in memory needs the source no more: free it
+        del source  # a backend in memory no longer needs the source: free its memory
         try:
             return self._run_loop(design, backend, door, n_jobs, one_per_input)
         finally:
@@ -250,7 +250,7 @@ class PrivateForest(method.Method[PrivateForestParameters]):
         )
 
     def for_series(self) -> FixedTables | method.Method[PrivateForestParameters]:
-        """Return the method whose counts add up over time: for classes, by tables that are chosen once."""
+        """Return the method whose counts add up over time: for classification, tables that are chosen once."""
         return FixedTables(self.parameters, self.task) if self.task == "classification" else super().for_series()
 
     def restore_model(self, schema: Schema, plan: Plan, arrays: method.Arrays) -> PrivateForestModel:
@@ -318,7 +318,7 @@ class PrivateForest(method.Method[PrivateForestParameters]):
 
 @dataclass(frozen=True)
 class FixedTablesDesign(method.Design):
-    """Design of a series: binned columns, sizes of the tables, the tables so far, and the trees that count them."""
+    """Design of a series: binned columns, sizes of the tables, the chosen tables, and the trees that count them."""
 
     columns: tuple[BinnedColumn, ...]
     sizes: fixed_tables.TableSizes
@@ -333,7 +333,7 @@ class FixedTables(method.OnePassMethod[PrivateForestParameters]):
     """Method of PrivateForest in a series of releases, for classification: tables that are chosen once."""
 
     def make_design(self, request: method.FitRequest) -> FixedTablesDesign:
-        """Plan the choice of tables and their counts. Before the choice, the tables are those that priors lead to."""
+        """Plan the choice of tables and their counts. Before the choice, the tables are determined by priors."""
         if self.parameters.n_rows is None:
             raise ParameterError(
                 "n_rows", None, "is needed: the size of the tables is chosen once for the whole series",
@@ -350,7 +350,7 @@ class FixedTables(method.OnePassMethod[PrivateForestParameters]):
         else:
             tables = _read_tables(columns, decisions)
             if len(tables) > sizes.n_columns:
-                raise PlanError("the plan has more tables than its noise is for.")
+                raise PlanError("the plan has more tables than its noise covers.")
         forest, cells = tables_to_forest(tables)
         choice = counting_step(
             SeriesStep.CHOICE.at(), (n_bins, n_classes), request.loss.scaled(fixed_tables.CHOICE_FRACTION), neighbours,
@@ -376,7 +376,7 @@ class FixedTables(method.OnePassMethod[PrivateForestParameters]):
         return LeafCount(tables_to_forest(axes)[0], len(design.encoding.schema.classes))
 
     def choose(self, design: FixedTablesDesign, noisy: Ints, variance: float) -> dict[str, Any]:
-        """Return the decisions of the series once tables are chosen by the noisy counts of a choice."""
+        """Return the decisions of the series: the tables that the noisy counts of a choice select."""
         tables = fixed_tables.choose_tables(design.columns, design.sizes, noisy.astype(np.float64), variance)
         return replace(design.decisions, chosen=fixed_tables.to_plain(tables)).to_choices()
 
@@ -411,7 +411,7 @@ class FixedTables(method.OnePassMethod[PrivateForestParameters]):
 
     @staticmethod
     def require_forest(forest: Forest, encoding: Encoding, plan: Plan) -> None:
-        """Raise ModelFileError unless a forest has the tables that a plan chose, if it chose any."""
+        """Raise ModelFileError if a plan records chosen tables and the forest has different ones."""
         decisions = fixed_tables.TableDecisions.from_choices(own_decisions(plan))
         if decisions.chosen is not None:
             tables = _read_tables(bin_columns(encoding), decisions)
@@ -435,13 +435,13 @@ def _open_backend(columns: Sequence[BinnedColumn], source: Source, n_classes: in
 
 
 def _rows_are_public(request: method.FitRequest) -> bool:
-    """Return True if all neighbouring tables have the same number of rows: rows are replaced and none is dropped."""
+    """Return True if all neighbouring tables have the same number of rows: rows are replaced and none are dropped."""
     replaced = request.neighbours.adjacency == "replace-one" and isinstance(request.neighbours.unit, RowsUnit)
     return replaced and request.parameters.get("invalid") != "drop"
 
 
 def _describe_expected_skill(request: method.FitRequest, n_rows: int) -> str | None:
-    """Return the quality of predictions on benchmark tables of this size, or None for a fit without noise."""
+    """Describe the quality of predictions on benchmark tables of this size, or return None for a fit without noise."""
     if request.loss.epsilon is None:
         return None
     row_epsilon = row_epsilon_of(request.loss, request.neighbours)
@@ -449,7 +449,7 @@ def _describe_expected_skill(request: method.FitRequest, n_rows: int) -> str | N
 
 
 def row_epsilon_of(loss: Loss, neighbours: Neighbours) -> float:
-    """Return the epsilon of one row; by epsilon alone, as a delta is spent only if it leaves less noise."""
+    """Return the epsilon per row under pure epsilon; a delta is spent only if it leaves less noise."""
     return AdaptiveBudget(Loss.pure(loss.epsilon or Fraction(0)), neighbours).row_epsilon
 
 
@@ -467,7 +467,7 @@ def _read_cell_forest(arrays: method.Arrays, encoding: Encoding) -> FittedForest
 
 
 def _read_effects(arrays: method.Arrays, encoding: Encoding, width: int) -> EffectForest:
-    """Rebuild the effects: one tree per column, and for some pairs."""
+    """Rebuild the effects: one tree per column, and one for some of the pairs."""
     own = {name.removeprefix("effects_"): array for name, array in arrays.items() if name.startswith("effects_")}
     forest = Forest.from_arrays(own, encoding.n_codes)
     if forest.n_trees > len(encoding.columns) + effects_module.MAX_PAIRS:
@@ -482,9 +482,9 @@ def _read_effects(arrays: method.Arrays, encoding: Encoding, width: int) -> Effe
 def _read_numbers(arrays: method.Arrays, name: str, shape: tuple[int, ...], limit: float = MAX_LEAF_VALUE) -> Floats:
     found = arrays.get(name)
     if found is None or found.dtype != np.float64 or found.shape != shape or not np.isfinite(found).all():
-        raise ModelFileError(f"{name} of the model is missing, or not as many numbers as there are leaves.")
+        raise ModelFileError(f"{name} of the model is missing, or its length is not the number of leaves.")
     if not np.abs(found).max(initial=0) < limit:
-        raise ModelFileError(f"{name} of the model holds no scores.")
+        raise ModelFileError(f"{name} of the model contains values that are too large.")
     return found
 
 
@@ -492,22 +492,22 @@ _PARAMETERS = """
     Parameters
     ----------
     schema : Schema, path or dict
-        The public facts about the table.
+        Public facts about the table.
     epsilon, delta : float
-        The privacy budget; delta=0 is pure epsilon. A delta above 0 gives better models of large tables.
+        Privacy budget. ``delta=0`` is pure epsilon; a delta above 0 yields better models of large tables.
     n_rows : int, optional
-        The number of rows, or an estimate of it, if public; ``plan()`` then describes the fit for this number.
-        Otherwise the first step measures it, with a twentieth of the budget. It is always measured if the unit is all
-        rows of an id, because these are repeated.
+        Public number of rows, or a public estimate of it; ``plan()`` then describes the fit for this number.
+        Otherwise the first step measures it with a twentieth of the budget. It is always measured if the unit is all
+        rows of an id, because such rows are repeated.
     privacy_unit : "row", int, dict or None
         Unit that the guarantee protects: one row, k rows, or all rows of an id, ``{"id": column, "at_most": k}``,
-        each of which counts k / m times if the id has m. Default: the unit that the schema declares, or one row. A
-        choice that may protect less than the schema declares warns once.
+        each of which counts k / m times if the id has m rows. Default: the unit that the schema declares, or one row.
+        A unit that may protect less than the declared unit issues a warning once.
     adjacency : {"add-remove", "replace-one"}
         Neighbouring relation: whether the data of one unit is added or removed, or replaced.
     max_weight : int, optional
-        The largest ``sample_weight`` of a row that counts; noise grows with it. Classifiers also take ``class_weight``,
-        by which probabilities are multiplied, at no cost.
+        Upper limit of a row's ``sample_weight``; noise grows with it. Classifiers also take ``class_weight``, by which
+        probabilities are multiplied; it spends no budget.
     random_state : int, optional
         Seed of public randomness: which columns form a table, and which pairs are candidates in a round.
     ledger : Ledger or path, optional
@@ -515,7 +515,7 @@ _PARAMETERS = """
     n_jobs : int, optional
         Number of threads, as in scikit-learn: None is one, -1 one per core. The model is the same for any number.
     invalid : {"refuse", "drop"}
-        Rows that do not fit the schema: reject the fit, or drop these rows.
+        Treatment of rows that violate the schema: reject the fit, or drop these rows.
 """
 
 
@@ -527,7 +527,7 @@ class _ExplainableForest(BaseForest):
     def explain(self) -> Effects:
         """Return main effects and the strongest interactions, with error bars for noise and sampling.
 
-        Free: computed from released values. Unlike predictions, effects are not shrunk.
+        Spends no budget: effects are computed from released values. Unlike predictions, they are not shrunk.
 
         Returns
         -------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private rows in memory that answer queries (``data.counts``), and integer gradients with bounded sensitivity.
+"""Backend of private rows in memory for queries (``data.counts``), and integer gradients with bounded sensitivity.
 
 A row has bins, a target, and a score: the sum of the values that public steps so far assigned to its cells. Scores and
 gradients are integers computed by lookup and division. Hence every backend returns the same sums, and the contribution
@@ -7,9 +7,9 @@ of one row is bounded exactly (proofs/private-forest.md). Gradients are in units
 
 | task | score | gradient |
 |---|---|---|
-| two classes | log-odds of the second class, in ``SCORE_UNITS`` | class less probability, cut to a limit |
-| more classes | log-odds of each, in ``SCORE_UNITS`` | class less probability, one number for each |
-| numbers | target, in 1 / ``LEVEL_UNITS`` of its levels | residual by a limit, cut to 1 |
+| two classes | log-odds of the second class, in ``SCORE_UNITS`` | class minus probability, clipped to a limit |
+| more classes | log-odds of each, in ``SCORE_UNITS`` | class minus probability, one number for each |
+| numbers | target, in 1 / ``LEVEL_UNITS`` of its levels | residual / limit, clipped to [-1, 1] |
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from veilwood.privacy.entropy import random_integers
 GRADIENT_UNITS: Final = 1 << 12
 SCORE_UNITS: Final = 1 << 10
 LEVEL_UNITS: Final = 1 << 4
-DRAW_UNITS: Final = 1 << 16  # secret random integers for sampling are below
-PART_ROWS: Final = 1 << 20  # rows per part in memory; threads divide a part
-MAX_SCORE: Final = 1 << 24  # limit of a score: far above any fit, and sums of scores fit into 32 bits
+DRAW_UNITS: Final = 1 << 16  # upper bound of secret random integers for sampling
+PART_ROWS: Final = 1 << 20  # rows per chunk in memory; threads divide a chunk
+MAX_SCORE: Final = 1 << 24  # limit of a score: far above the scores of any fit; sums of scores fit into 32 bits
 
 _EXP_UNITS: Final = 1 << 20
 EXP_TABLE: Final = np.rint(_EXP_UNITS * np.exp(-np.arange(15 * SCORE_UNITS) / SCORE_UNITS)).astype(np.int32)
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 @dataclass(repr=False)
 class ScoredRows:
-    """Rows in memory, with their scores. Private."""
+    """Private rows in memory, with their scores."""
 
     cells: NDArray[np.uint8] | Codes  # one row for each column
     target: Int32s
@@ -85,13 +85,13 @@ class ScoredRows:
 
     @classmethod
     def concatenate(cls, parts: Sequence[ScoredRows]) -> ScoredRows:
-        """Concatenate parts."""
+        """Concatenate chunks of rows."""
         cells = np.concatenate([rows.cells for rows in parts], axis=1)
         target, scores = ([getattr(rows, name) for rows in parts] for name in ("target", "scores"))
         return cls(cells, np.concatenate(target), np.concatenate(scores))
 
     def select(self, mask: Bools) -> ScoredRows:
-        """Return the rows of a mask."""
+        """Return the rows selected by a mask."""
         cells: Any = np.compress(mask, self.cells, axis=1)  # in C order, unlike an index, for vector loads
         return ScoredRows(cells, self.target[mask], self.scores[mask])
 
@@ -125,7 +125,7 @@ SelectablePart = TypeVar("SelectablePart", bound=_Selectable)
 def split_off(
     parts: list[SelectablePart], fraction: float, draw_mask: Callable[[SelectablePart, float], Bools]
 ) -> list[SelectablePart]:
-    """Move a random fraction of the rows out of all parts, and return them."""
+    """Move a random fraction of the rows out of all chunks, and return them."""
     found = []
     for place, rows in enumerate(parts):
         apart = draw_mask(rows, fraction)
@@ -135,7 +135,7 @@ def split_off(
 
 
 class MemoryBackend(queries.RowBackend):
-    """Backend for rows in memory, in parts that threads share. Private."""
+    """Private backend for rows in memory, in chunks that threads divide."""
 
     def __init__(
         self, columns: Sequence[BinnedColumn], source: Source, n_outputs: int, n_jobs: int | None = None
@@ -143,12 +143,12 @@ class MemoryBackend(queries.RowBackend):
         self._n_jobs = n_jobs
         read = group_batches(source.map_batches(lambda batch: batch, n_jobs=n_jobs), PART_ROWS)
         self._parts = [ScoredRows.from_batches(columns, some, n_outputs, n_jobs) for some in read]
-        self._joint_source = None if source.is_complete else source  # a complete source is freed
+        self._joint_source = None if source.is_complete else source  # a complete source is no longer referenced
         self._holdout: list[ScoredRows] = []
         self._sample: list[ScoredRows] = []
 
     def run(self, query: queries.RowQuery) -> Ints:
-        """Return the sum over all rows that are not held out."""
+        """Return the sum of a query over all rows that are not held out."""
         return self._sum_parts(query, self._parts)
 
     @property
@@ -177,8 +177,8 @@ class MemoryBackend(queries.RowBackend):
             rows.add_scores(table, values, n_jobs=self._n_jobs)
 
     def run_on_sample(self, query: queries.RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Return the sum over a secret random sample of the rows, and the fraction; over all rows of several owners."""
-        if self._joint_source is not None:  # servers do not sample rows in shares, and all parties do the same
+        """Return the sum over a secret random sample of the rows (all rows if owners are several), and the fraction."""
+        if self._joint_source is not None:  # servers do not sample shared rows, nor does any other party
             return self.run(query), 1.0
         self.draw_sample(fraction)
         return self._sum_parts(query, self._sample), fraction
@@ -202,13 +202,13 @@ class MemoryBackend(queries.RowBackend):
         return sum_answers(map_on_threads(count, self._holdout, self._n_jobs))
 
     def nonempty_cells(self, axes: Sequence[queries.Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
-        """Return the non-empty cells of columns and classes, ascending, and their counts."""
+        """Return the non-empty cells of columns and classes in ascending order, and their counts."""
         drawn = self._parts if fraction >= 1 else (rows.select(self._draw_mask(rows, fraction)) for rows in self._parts)
         return merge_cells([_count_nonempty(rows, axes, n_classes) for rows in drawn])
 
 
 def group_batches(batches: Iterable[RowPart], max_rows: int) -> Iterator[list[RowPart]]:
-    """Group batches into parts of about ``max_rows`` rows; at least one part."""
+    """Group batches into chunks of about ``max_rows`` rows; yield at least one chunk."""
     some: list[RowPart] = []
     any_yet = False
     for batch in batches:
@@ -221,12 +221,12 @@ def group_batches(batches: Iterable[RowPart], max_rows: int) -> Iterator[list[Ro
 
 
 def sum_answers(answers: Sequence[Ints]) -> Ints:
-    """Add up the sums of parts."""
+    """Add up the sums of all chunks."""
     return answers[0] if len(answers) == 1 else np.asarray(np.sum(answers, axis=0))
 
 
 def merge_cells(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """Merge the cells of parts and add up their counts; ascending."""
+    """Merge the cells of all chunks in ascending order and add up their counts."""
     cells, place = np.unique(np.concatenate([cells for cells, _ in parts]), return_inverse=True)
     counts = np.zeros(len(cells), np.int64)
     np.add.at(counts, place, np.concatenate([counts for _, counts in parts]))
@@ -240,7 +240,7 @@ def _count_nonempty(rows: ScoredRows, axes: Sequence[queries.Axis], n_classes: i
         every += axis.groups[rows.cells[axis.feature]]
     every *= n_classes
     every += rows.target
-    every.sort()  # in place, where np.unique would sort a copy
+    every.sort()  # in place; np.unique would sort a copy
     firsts = np.flatnonzero(np.append(True, every[1:] != every[:-1])[: len(every)])
     return every[firsts], np.diff(firsts, append=len(every))
 
@@ -265,7 +265,7 @@ def row_gradients(scores: Int32s, target: AnyArray, n_classes: int, limit: int) 
     """Return the gradient of each row, in ``GRADIENT_UNITS``: one integer, or one per class if there are three or more.
 
     For two classes ``limit`` bounds the gradient, in these units. For regression it divides the residual, in units of
-    scores. More classes need no limit.
+    scores. Three or more classes need no limit.
     """
     if n_classes == 0:
         residual = target[:, None].astype(np.int64) * LEVEL_UNITS - scores
@@ -282,7 +282,7 @@ def row_gradients(scores: Int32s, target: AnyArray, n_classes: int, limit: int) 
 
 
 def n_outputs(n_classes: int) -> int:
-    """Numbers in a score: two classes need one."""
+    """Return the number of values in a score: one for two classes or regression, otherwise one per class."""
     return n_classes if n_classes > 2 else 1
 
 
@@ -302,7 +302,7 @@ def gradient_norms(n_classes: int, limit: int) -> tuple[int, int]:
 
 
 def answer_query(query: queries.RowQuery, rows: ScoredRows, *, n_jobs: int | None = 1, fast: bool = HAVE_NUMBA) -> Ints:
-    """Return the answer for these rows; answers for disjoint rows add up. NumPy and compiled loops give the same."""
+    """Return the answer for these rows; answers for disjoint rows add up. NumPy and compiled loops return the same."""
     match query:
         case queries.RowsByCell(table):
             return _count_cells([table], 1, rows, n_jobs, fast).ravel()
@@ -329,7 +329,7 @@ def _count_indices(indices: Ints, n_cells: int) -> Ints:
 
 
 def _sum_ranges(add: Callable[[Ints, int, int], None], shape: tuple[int, int], n_rows: int, n_jobs: int | None) -> Ints:
-    """Return sums that ``add`` adds to an array for a range of rows; each thread has an array of its own."""
+    """Return the sums over all rows; ``add`` adds a range of rows to an array, and each thread has its own array."""
 
     def add_range(rows: tuple[int, int]) -> Ints:
         sums = np.zeros(shape, np.int64)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shrinkage: turns noisy sums into score updates, damped by noise and sampling variance. Post-processing only."""
+"""Shrinkage: score updates from noisy sums, damped by noise and sampling variance. Post-processing only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def pool_class_counts(counts: Sequence[Floats], variances: Sequence[float], n_ro
 
 
 def initial_scores(totals: Floats) -> Int32s:
-    """Return the score of every row before tables and rounds: logarithms of class frequencies, of two their difference.
+    """Return the initial score of every row: logarithms of class frequencies, or their difference for two classes.
 
     >>> (initial_scores(np.array([1.0, 1.0])), initial_scores(np.array([1.0, 1.0, 1.0])).shape)
     (array([0], dtype=int32), (3,))
@@ -99,8 +99,8 @@ def newton_step(
     """Return the update of each cell in log-odds.
 
     The noisy gradient sums are split into ``split_components`` and each is shrunk separately. A Newton step follows,
-    whose curvature is increased by the standard deviation of the noise. Of three or more classes a frequent one has
-    more curvature than its even part.
+    whose curvature is increased by the standard deviation of the noise. With three or more classes, a frequent class
+    has more curvature than an even one.
     """
     n_outputs = sums.shape[1]
     n_classes, chance = max(n_outputs, 2), noise + float(cells.mean()) * variance
@@ -118,28 +118,28 @@ def newton_step(
     return np.asarray(np.clip(kept / damped, -MAX_STEP, MAX_STEP))
 
 
-# Histogram of residuals: upper ends of its bins, in fractions of the range of the target; the middle of an octave, as a
-# part of its end; prior fractions of rows on both sides, from the middle bin on.
+# Histogram of residuals: upper ends of its bins, as fractions of the target's range; the middle of an octave, as a
+# fraction of its end; prior fractions of rows on both sides, from the middle bin on.
 _OCTAVES: Final = 2.0 ** np.arange(-7, 1)
 RESIDUAL_ENDS: Final = np.concatenate([-_OCTAVES[-2::-1], _OCTAVES])
 OCTAVE_MIDDLE, OCTAVE_PRIOR = 1 / 1.35, (0.05, 0.08, 0.12, 0.2, 0.25, 0.2, 0.08, 0.02)
-PREDICTABLE: Final = 1 / 9  # fraction of a residual beyond the limit that rounds could have predicted
+PREDICTABLE: Final = 1 / 9  # fraction of a residual beyond the clipping bound that rounds could have predicted
 MIN_GRADIENT_VARIANCE: Final = 0.05
 LIMITS: Final = np.geomspace(0.02, 1.0, 30)  # that are compared
 MIDDLE_STEPS: Final = 8
 
 
 class ResidualSpread(NamedTuple):
-    """Limit of residuals, as a fraction of the target's range, and what follows for residuals clipped to it.
+    """Clipping bound of residuals, as a fraction of the target's range, and statistics of the clipped residuals.
 
     Attributes
     ----------
     limit, middle : float
-        The limit, and the middle of the clipped residuals.
+        The clipping bound, and the middle of the clipped residuals.
     variance : float
         Variance of the noise on the middle.
     gradient_variance : float
-        Mean square of clipped residuals, in units of the limit.
+        Mean square of clipped residuals, in units of the clipping bound.
     """
 
     limit: float
@@ -151,9 +151,10 @@ class ResidualSpread(NamedTuple):
 def limit_residuals(
     counts: Floats, variance: float, n_rows: float, noise_risk: float, max_limit: float
 ) -> ResidualSpread:
-    """Find the limit of residuals at which noise, and what is cut off and could be predicted, are least together.
+    """Find the clipping bound of residuals that minimises noise plus predictable residuals lost by clipping.
 
-    ``counts`` is the noisy histogram of residuals, and ``noise_risk`` the squared error by noise at a limit of 1.
+    ``counts`` is the noisy histogram of residuals, and ``noise_risk`` the squared error by noise at a clipping bound of
+    1.
     """
     limits = np.minimum(LIMITS, max_limit)
     prior = np.array([*OCTAVE_PRIOR[:0:-1], *OCTAVE_PRIOR])
@@ -172,20 +173,20 @@ def limit_residuals(
     return ResidualSpread(limit, float(middle[best]), noise, gradient_variance)
 
 
-# Prior standard deviations of effects that are tried, in units of the limit of residuals: of a column or an
+# Candidate prior standard deviations of effects, in units of the clipping bound of residuals: of a column or an
 # interaction, and of the mean of a table.
 EFFECT_SCALES, MEAN_SCALES = (0.0, 0.03, 0.1, 0.3), (0.0, 0.03, 0.1, 0.3)
 MAX_CORRELATED_CELLS: Final = 256  # of a table whose effects have a full covariance, which takes their square
-MAX_ORDER: Final = 3  # of interactions that have a standard deviation of their own
+MAX_ORDER: Final = 3  # maximum number of columns of interactions with their own standard deviation
 OWN_VARIANCE: Final = 0.05  # of a group of numbers, beside the random walk that neighbouring groups share
 
 
 def posterior_means(sums: Floats, noise: float, cells: Floats, table: ContingencyTable, variance: float) -> Floats:
     """Return the posterior mean of the gradient of a row in each cell, given noisy sums.
 
-    A sum is the number of rows times an effect, plus noise and sampling error. Effects are normal: a mean, one part per
-    column in which neighbouring groups are alike, and an interaction. Their standard deviations are averaged over a
-    grid, weighted by the likelihood of the sums.
+    A sum is the number of rows times an effect, plus noise and sampling error. Effects are normal: a mean, one
+    component per column in which neighbouring groups are alike, and an interaction. Their standard deviations are
+    averaged over a grid, weighted by the likelihood of the sums.
     """
     scale = 1 / np.sqrt(noise + cells * variance)
     seen, weight = sums[:, 0] * scale, cells * scale
@@ -207,7 +208,7 @@ def _solve_correlated(seen: Floats, weight: Floats, table: ContingencyTable) -> 
 
 
 def _solve_independent(seen: Floats, weight: Floats) -> tuple[Floats, Floats]:
-    """Return the same for cells that share only a mean; a covariance of all pairs of cells would not fit in memory."""
+    """Return the results of ``_solve_correlated`` for cells that share only a mean, without their covariances."""
     grid = np.array(list(product(MEAN_SCALES, EFFECT_SCALES))) ** 2
     mean, own = grid[:, :1], grid[:, 1:]
     diagonal = 1 + own * weight**2
@@ -220,9 +221,9 @@ def _solve_independent(seen: Floats, weight: Floats) -> tuple[Floats, Floats]:
 
 @cache
 def _effect_covariances(shape: tuple[tuple[int, bool], ...]) -> Floats:
-    """Return the covariances of a table's cells for mean, columns and interactions, each of mean variance 1.
+    """Return the covariances of a table's cells for mean, columns and interactions, each with mean variance 1.
 
-    Interactions of ``MAX_ORDER`` columns and more are one part, as every part multiplies the grid.
+    Interactions of ``MAX_ORDER`` or more columns are one component, as every component multiplies the size of the grid.
     """
     n_cells, own = prod(size for size, _ in shape), [_group_covariance(*axis) for axis in shape]
     parts = np.zeros((min(len(shape), MAX_ORDER) + 1, n_cells, n_cells))
@@ -236,7 +237,7 @@ def _effect_covariances(shape: tuple[tuple[int, bool], ...]) -> Floats:
 
 
 def _group_covariance(size: int, ordered: bool) -> Floats:
-    """Return the covariance of the effects of groups, which add up to 0: a random walk if they are ordered."""
+    """Return the covariance of the effects of groups, which add up to 0: a random walk if the groups are ordered."""
     place = (np.arange(size) + 0.5) / size
     walk = np.minimum(place[:, None], place) + OWN_VARIANCE * np.eye(size) if ordered else np.eye(size)
     centre = np.eye(size) - 1 / size

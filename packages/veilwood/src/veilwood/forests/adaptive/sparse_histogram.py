@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sparse histograms for large budgets: cells so fine that most rows have their own, and forests fitted to them.
+"""Sparse histograms for large budgets: cells so fine that most contain one row, and forests fitted to these cells.
 
 With epsilon e, a table of n * exp(e) cells releases about as many empty cells by chance as it has rows
 (``sparse_noise``). At e = 20 that leaves 28 bits beyond log2(n) to distinguish rows: enough for a forest nearly as good
@@ -39,23 +39,23 @@ MIN_BITS_FRACTION, MIN_BITS_IF_LARGE = 0.7, 0.25
 # With fewer rows the holdout is too small to show whether the sparse histogram helps.
 MIN_TABLE_ROWS: Final = 400.0
 TARGET_GROUPS: Final = 16  # groups per column to which MIN_BITS_FRACTION refers
-CELL_FRACTION: Final = 0.6  # of the budget; 0.3 and 0.4 were worse at e = 20 (pen strokes by 5 points)
+CELL_FRACTION: Final = 0.6  # fraction of the budget; 0.3 and 0.4 were worse at e = 20 (pen strokes by 5 points)
 COLUMN_FRACTION: Final = 0.1  # of CELL_FRACTION, for the class counts by column
-FALSE_POSITIVES_PER_ROW: Final = 0.5  # empty cells released by chance, mostly far from all rows
-MAX_FALSE_POSITIVES: Final = 1 << 22  # upper limit, whatever the noisy number of rows
+FALSE_POSITIVES_PER_ROW: Final = 0.5  # empty cells released by chance, which are mostly far from all rows
+MAX_FALSE_POSITIVES: Final = 1 << 22  # upper limit, regardless of the noisy number of rows
 MAX_SAMPLED_ROWS: Final = 1 << 22  # rows in the secret sample whose cells are released
 MAX_BINS, MAX_CATEGORIES = 64, 256  # largest numbers of groups of a numeric and of a categorical column
-STRENGTH_GROUPS: Final = 16  # groups of a numeric column in which its strength is computed
+STRENGTH_GROUPS: Final = 16  # number of groups of a numeric column when its strength is computed
 MAX_REPEATED_ROWS: Final = 1 << 18  # released cells, and synthetic rows made from them, that the forest is fitted to
-# Strength that every column may have in interactions, as a fraction of the mean strength of the STRONGEST columns.
+# Minimum strength credited to a column for interactions, as a fraction of the mean strength of the STRONGEST columns.
 MIN_RELATIVE_STRENGTH: Final = 0.05
 STRONGEST: Final = 5  # columns
-MIN_DIVERSITY: Final = 0.05  # Gini diversity of a column, below which it does not get that strength
+MIN_DIVERSITY: Final = 0.05  # Gini diversity below which a column is not credited with that strength
 
 
 @dataclass(frozen=True)
 class SparseHistogram:
-    """Released cells of a sparse histogram. Public.
+    """Public, released cells of a sparse histogram.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class SparseHistogram:
 
 
 def is_worth_trying(columns: Sequence[BinnedColumn], n_classes: int, n_rows: float, row_epsilon: float) -> bool:
-    """Return True if a sparse histogram may be better than tables and rounds at this row epsilon."""
+    """Return True if a sparse histogram may be better than tables and rounds at this epsilon per row."""
     if not n_classes or row_epsilon < MIN_ROW_EPSILON or n_rows < MIN_TABLE_ROWS:
         return False
     wanted = sum(log2(TARGET_GROUPS if column.ordered else min(column.n_bins, TARGET_GROUPS)) for column in columns)
@@ -208,7 +208,7 @@ def _group_categories(column: BinnedColumn, table: Floats, mass: Floats, n_group
 
 
 def _class_scores(table: Floats) -> Floats:
-    """Return one number per category: its position along the first principal axis of class frequencies."""
+    """Return one number per category: its position along the first principal component of class frequencies."""
     counts = np.maximum(table, 0) + 1.0
     shares = counts / counts.sum(axis=1, keepdims=True)
     apart = shares - counts.sum(axis=0) / counts.sum()
@@ -303,11 +303,11 @@ class FittedTree(NamedTuple):
         return np.concatenate(levels)
 
 
-TREES, MIN_TREES = 60, 10  # trees of a forest for few classes, and minimum for many
-VALIDATION_TREES: Final = 8  # per kind; the gain of more trees follows from the variance between these
+TREES, MIN_TREES = 60, 10  # number of trees of a forest for few classes, and minimum for many classes
+VALIDATION_TREES: Final = 8  # trees per kind; the gain of more trees is estimated from the variance between them
 TREE_ROWS, MIN_TREE_ROWS = 1 << 16, 1 << 13  # size of the bootstrap sample of a tree
-MANY_CLASSES: Final = 8  # with more, trees are fewer and smaller: each leaf holds a number per class
-FOLDS: Final = 5  # of the cross-validation between kinds
+MANY_CLASSES: Final = 8  # with more classes, trees are fewer and smaller: each leaf holds a number per class
+FOLDS: Final = 5  # folds of the cross-validation that compares kinds
 ONE_FOLD_FROM: Final = 10_000  # rows from which one fold is enough to compare kinds
 MAX_VALIDATION_ROWS: Final = 1 << 15  # rows used to compare kinds
 # Boosted stumps as a further kind: 31 development tables +0.3 and +0.2 points at e = 8 and 20 (s.e. 0.5).
@@ -319,7 +319,7 @@ KINDS: Final = (
 
 
 class FittedForest(NamedTuple):
-    """Forest, and the class probabilities that each leaf adds."""
+    """Fitted forest with the class probabilities that each leaf contributes."""
 
     forest: Forest
     values: Floats
@@ -364,7 +364,7 @@ def fit_best_forest(
         ]
         best = KINDS[int(np.argmin(losses))]
         X, y = _training_data(cells, row)
-        trees = [_constant_tree(n_classes)] * count_trees(n_classes)  # places to be filled
+        trees = [_constant_tree(n_classes)] * count_trees(n_classes)  # entries to be filled
 
         def fit_trees(first: int, last: int) -> None:
             for number in range(first, last):
@@ -412,7 +412,7 @@ def _validation_probabilities(
 ) -> tuple[Floats, float]:
     """Return mean class probabilities of held-out rows, and the sum of the variances between trees.
 
-    Each tree is freed before its thread fits another, since deep ones take megabytes.
+    The memory of each tree is freed before its thread fits another, since deep trees take megabytes.
     """
     shares, squares, adding = np.zeros((len(held_out), n_classes)), 0.0, Lock()
 
@@ -441,7 +441,7 @@ def _constant_tree(n_classes: int) -> FittedTree:
 def _to_fitted_forest(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> FittedForest:
     """Convert trees to a forest: groups become thresholds of codes, or lookup tables of categories."""
     starts, tables, lookup_length = [], [], 0
-    for axis in axes:  # the cut that encodes a split before group 1, 2, ... of the axis
+    for axis in axes:  # the threshold that encodes a split before group 1, 2, ... of the axis
         if axis.ordered:
             starts.append(axis.first_codes)
             continue

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of steps of PrivateForest, and how far one row moves each.
+"""Kinds of steps of PrivateForest, and the sensitivity of each kind.
 
-``row_reach`` is the only place where norms of a row are written. The loop plans its steps by it, and ``replan_step``
+Norms of a row's contribution are defined in ``row_reach`` only. The loop plans its steps by it, and ``replan_step``
 recomputes a step of a plan that was read from a file (proofs/private-forest.md).
 """
 
@@ -22,7 +22,7 @@ from veilwood.privacy.plan import Plan
 
 
 class AdaptiveStep(steps.StepKind):
-    """Kinds of steps; a value is the name for people, with places for rounds, columns and tables."""
+    """Kinds of steps; a value is the displayed name, with placeholders for rounds, columns and tables."""
 
     CLASS_COUNTS = "class counts"
     CLASS_COUNTS_AGAIN = "class counts once more"
@@ -48,7 +48,7 @@ class AdaptiveStep(steps.StepKind):
 
     @classmethod
     def kind_of(cls, step: steps.Step) -> AdaptiveStep:
-        """Return the kind of a step; raise ValueError if it is none of this method."""
+        """Return the kind of a step; raise ValueError if this method has no such kind."""
         for kind in cls:
             if kind.key == step.kind:
                 return kind
@@ -56,18 +56,18 @@ class AdaptiveStep(steps.StepKind):
 
     @property
     def short_name(self) -> str:
-        """The name without the round or the tables that it belongs to."""
+        """The name without its round or table numbers."""
         return str(self.value).rpartition(": ")[2].removesuffix(" {}")
 
 
 TABLE_STEPS: Final = TableStepName(AdaptiveStep.TABLE, AdaptiveStep.JOINT_TABLES)
 HISTOGRAM_STEPS: Final = TableStepName(AdaptiveStep.HISTOGRAM, AdaptiveStep.JOINT_HISTOGRAMS)
-CELL_WEIGHTS: Final = (0.0, 0.5, 1.0)  # of the sparse histogram beside tables and rounds; one is selected
+CELL_WEIGHTS: Final = (0.0, 0.5, 1.0)  # candidate weights of the sparse histogram; one is selected
 MAX_GAIN: Final = SCORE_UNITS  # of one row: a log-odds of 1; 1.5, 2 and 3 were no better and need more
 
 
 class RowFacts(NamedTuple):
-    """Public facts that decide how far one row moves a step."""
+    """Public facts that determine the sensitivity of a step."""
 
     n_columns: int
     n_classes: int
@@ -86,7 +86,7 @@ class Reach(NamedTuple):
 
 
 def row_reach(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) -> Reach:
-    """Return how far one row moves a step of this kind and shape.
+    """Return the sensitivity of a step of this kind and shape to one row.
 
     >>> row_reach(AdaptiveStep.CLASS_COUNTS, (3,), RowFacts(9, 3, 4096))
     Reach(l1=1, squared_l2=1, signed=False, score_range=None)
@@ -97,7 +97,7 @@ def row_reach(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) -> Re
             return Reach(l1, squared_l2, signed=True)
         case AdaptiveStep.ROUND_PAIRS:  # Q + g and Q - g: not negative, and 2Q together
             return Reach(2 * GRADIENT_UNITS, 4 * GRADIENT_UNITS**2)
-        case AdaptiveStep.COLUMN_STRENGTHS:  # no score moves further than a gradient
+        case AdaptiveStep.COLUMN_STRENGTHS:  # a score changes by at most the size of a gradient
             best = facts.n_columns * l1
             return Reach(prod(shape) * best, prod(shape) * best**2, signed=True)
         case AdaptiveStep.COLUMN_SELECTION | AdaptiveStep.ROUND_SELECTION:  # one score can rise as another falls
@@ -139,7 +139,7 @@ def plan_cells(budget: AdaptiveBudget, false_positives: float, min_cells: int, f
 
 
 def replan_step(step: steps.Step, facts: RowFacts, neighbours: Neighbours) -> steps.Step:
-    """Plan a step of the same kind, numbers, shape and loss; raise ValueError if this method plans none like it."""
+    """Plan a step of the same kind, numbers, shape and loss; raise ValueError if this method plans no such step."""
     kind, loss = AdaptiveStep.kind_of(step), step.loss
     if loss.delta == 0 and loss.epsilon is not None and loss != Loss.pure(loss.epsilon):
         raise ValueError("the rho of a pure loss follows from its epsilon")
@@ -160,7 +160,7 @@ def replan_step(step: steps.Step, facts: RowFacts, neighbours: Neighbours) -> st
 
 
 def _check_shape(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) -> None:
-    """Raise ValueError if no step of this kind has this shape; None below stands for any number."""
+    """Raise ValueError if no step of this kind has this shape. In the code, None stands for any number."""
     n_classes = facts.n_classes
     shapes: dict[AdaptiveStep, tuple[int | None, ...]] = {
         AdaptiveStep.CLASS_COUNTS: (n_classes,),
@@ -184,17 +184,17 @@ def _check_shape(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) ->
         raise ValueError("a step of this kind has another shape")
 
 
-# -- what the steps of a plan say together ---------------------------------------------------------------------------
+# -- summaries of the steps of a plan --------------------------------------------------------------------------------
 
 
 def steps_of(plan: Plan, *kinds: steps.StepKind) -> list[steps.Step]:
-    """Return the steps of some kinds, in their order."""
+    """Return the steps of the given kinds, in order."""
     keys = {kind.key for kind in kinds}
     return [step for step in plan.steps if step.kind in keys]
 
 
 def only_initial_estimate(plan: Plan) -> bool:
-    """Return True if class counts, or the mean of the target, were measured and no table, round or fine cell."""
+    """Return True if only class counts or the mean of the target were measured: no table, round or fine cell."""
     rounds = (AdaptiveStep.ROUND_ROWS, AdaptiveStep.ROUND_PAIRS)
     return not steps_of(plan, AdaptiveStep.TABLE, AdaptiveStep.JOINT_TABLES, *rounds, AdaptiveStep.SPARSE_CELLS)
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Design of tables: number of columns and groups, fraction of the budget, group bounds, common weight, column sets.
+"""Design of contingency tables: columns, groups and their bounds, fraction of the budget, common weight, column sets.
 
-Designs follow from public facts only: bins of columns, classes, the noisy number of rows, the row epsilon of a step,
-and the strengths of columns if these were measured. If not, or if one column is strong (``STRONG_COLUMN``), the i-th
-best column is assumed to have 1/i of the best one's squared effect on the log-odds. The gain of a table is the effect
-that remains after sampling variance and noise.
+Designs follow from public facts only: bins of columns, classes, the noisy number of rows, the epsilon per row of a
+step, and the strengths of columns if they were measured. Otherwise, or if one column is strong (``STRONG_COLUMN``), the
+i-th best column is assumed to have 1/i of the squared effect of the best column on the log-odds. The gain of a table is
+the effect that remains after sampling variance and noise.
 
 | letter | meaning |
 |---|---|
@@ -28,7 +28,8 @@ from veilwood.forests.adaptive.steps import HISTOGRAM_STEPS, MAX_GAIN, AdaptiveS
 from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release_tables
 
 # Histogram of one column: need for a median accurate to a tenth of the rows; largest multiple of that need; fraction of
-# a round's budget (exclusive-or: accuracy 0.85 -> 0.94 at e = 4); repeated if its precision is this many times higher.
+# a round's budget (exclusive-or: accuracy 0.85 -> 0.94 at e = 4); factor by which the precision must grow for a new
+# histogram.
 CUT_NEED, CUT_MAX_NEED, CUT_FRACTION, CUT_AGAIN_FACTOR = 70.0, 16.0, 0.25, 4.0
 # Histograms of all numeric columns before tables: fraction of the tables' budget; groups (plus octaves) with joint
 # noise, all bins under zCDP; taken if the noise on half of a column is at most 1 / HISTOGRAM_NEED of the rows.
@@ -37,23 +38,23 @@ HISTOGRAM_FRACTION, HISTOGRAM_GROUPS, HISTOGRAM_NEED = 0.1, 4, 2.0
 
 @dataclass(frozen=True, eq=False)
 class GroupBounds:
-    """Group bounds of columns, from released histograms or from priors. Public."""
+    """Public group bounds of columns, from released histograms or from priors."""
 
     bin_mass: Mapping[int, Floats] = field(default_factory=dict)
     """Estimated rows per bin of each column with a histogram."""
     precision: Mapping[int, float] = field(default_factory=dict)
-    """Row epsilon that each of these histograms alone would need."""
+    """Epsilon per row that a separate release of each histogram would need."""
     shift: Floats | None = None
-    """Shift of the bounds of each column with a histogram, in groups."""
+    """Shift of the group bounds of each column with a histogram, in groups."""
     cumulative: Mapping[int, Floats] = field(default_factory=dict)
-    """``cumulative_mass`` of the ``bin_mass`` of columns, where it is computed already."""
+    """Cached ``cumulative_mass`` of the ``bin_mass`` of columns."""
 
     def has_histogram(self, column: BinnedColumn | Axis) -> bool:
         """Whether a histogram of the column was released."""
         return column.feature in self.bin_mass
 
     def make_axis(self, column: BinnedColumn, n_groups: int, *, add_scales: bool = True) -> Axis:
-        """Return the groups of a column: of equal mass if it has a histogram, else by its prior."""
+        """Return the groups of a column: groups of equal mass if it has a histogram, otherwise by its prior."""
         if self.has_histogram(column):
             shift = 0.0 if self.shift is None else self.shift[column.feature]
             cumulative = self.cumulative.get(column.feature)
@@ -128,23 +129,24 @@ def histogram_groups(column: BinnedColumn, joint_noise: bool) -> Axis:
     return column.default_groups(HISTOGRAM_GROUPS) if joint_noise else column.ungrouped_axis()
 
 
-# b groups of a numeric column show the fraction 1 - b**-VISIBLE_POWER of its effect: steps inside a group are lost.
+# With b groups, the fraction 1 - b**-VISIBLE_POWER of a numeric column's effect is visible: steps inside a group are
+# lost.
 VISIBLE_POWER: Final = 1.0
 # Fraction of the gain of the whole budget that tables must reach.
 ENOUGH_GAIN: Final = 0.97
-# Columns are selected only if few are strong: if strengths fall by a power law of STEEP_POWER or more or, if they were
-# not measured, if n e is below MIN_PER_CELL times the smallest number of cells of all columns. Without joint noise
-# every column adds noise to all others: there columns may always be selected.
+# Columns are selected only if few are strong: if strengths follow a power law with an exponent of STEEP_POWER or more,
+# or, if they were not measured, if n e is below MIN_PER_CELL times the smallest number of cells of all columns. Without
+# joint noise every column adds noise to all others, so columns may always be selected.
 STEEP_POWER, MIN_PER_CELL = 1.0, 2.5
 # With at most this many columns, selection saves little, and an error in the measured mean costs much.
 FEW_COLUMNS: Final = 8
-# If the best of more columns has this strength, others add noise to it: from MIN_IF_STRONG (n e) on, numeric columns
-# have at least SCORE_GROUPS groups, and columns may be selected, under the power law assumed without measured
+# If the best of more columns has this strength, the others add noise to it: from MIN_IF_STRONG (n e) on, numeric
+# columns have at least SCORE_GROUPS groups, and columns may be selected, under the power law assumed without measured
 # strengths.
 STRONG_COLUMN, MIN_IF_STRONG = 0.4, 350.0
 SCORE_GROUPS: Final = 8  # groups of a numeric column when strengths are measured; not varied
 # If the best column explains less than MIN_BEST (as for exclusive-or) or at least DOMINANT, tables are skipped and
-# rounds begin. Noise makes a strength of WEAK_BEST look like none in one of 40 fits.
+# rounds begin. Noise makes a strength of WEAK_BEST look like no strength in one of 40 fits.
 MIN_BEST, WEAK_BEST, DOMINANT = 0.05, 0.15, 0.75
 ROUNDS_IF_DOMINANT: Final = 100.0  # need of a round on that column; with 250, as after tables, +1.0 points, not +1.1
 SELECTION_FRACTION: Final = 0.2  # of the tables' budget, to select columns if not all are measured
@@ -162,21 +164,22 @@ COLUMN_FRACTIONS: Final = (
     0.03,
     0.02,
     0.01,
-)  # of the columns, tried as m
+)  # fractions of the columns, tried as m
 UNIT_EFFECT_STRENGTH: Final = 0.4  # E|p - 1/2| / (1/2) for log-odds of standard deviation 1
 MAX_EFFECT: Final = 2.0  # largest standard deviation of log-odds of one column
 POWERS: Final = np.linspace(0.0, 3.0, 31)  # candidate exponents of the power law of strengths
 MIN_FOR_ROUNDS: Final = 250.0  # need of rounds after tables; 200 and 400 were tried too
-# Columns of a set, as many as compiled loops join (``kernels.MAX_AXES``), and how many are tried for it.
+# Maximum number of columns of a set, limited by compiled loops (``kernels.MAX_AXES``), and number of columns tried per
+# set.
 MAX_SET_COLUMNS, MAX_SET_TRIALS = 6, 16
-SET_GROUPS: Final = (4, 8)  # groups of a numeric column in a set of columns, at least and at most
-TABLE_FRACTIONS: Final = np.geomspace(0.05, 1.0, 25)  # of the budget, tried for tables
+SET_GROUPS: Final = (4, 8)  # minimum and maximum number of groups of a numeric column in a set of columns
+TABLE_FRACTIONS: Final = np.geomspace(0.05, 1.0, 25)  # fractions of the budget, tried for tables
 
 
 class ColumnStrengths(NamedTuple):
     """Measured strengths: fraction of the classes explained by the best column, and the mean over columns.
 
-    The mean is None if only the best was measured; ``best_error`` is then the standard deviation of the noise.
+    The mean is None if only the best strength was measured; ``best_error`` is then the standard deviation of its noise.
     """
 
     best: float
@@ -184,21 +187,21 @@ class ColumnStrengths(NamedTuple):
     best_error: float = 0.0
 
     def rounds_threshold(self, n_classes: int) -> float:
-        """Return n e from which tables are skipped, because one column explains all or none explains anything."""
+        """Return the n e from which tables are skipped because one column explains everything or no column helps."""
         if self.best >= DOMINANT:
             return ROUNDS_IF_DOMINANT * sensitivity_factor(n_classes)
         none_tells = self.best < min(MIN_BEST, WEAK_BEST - 2 * self.best_error)
         return MIN_FOR_ROUNDS * sensitivity_factor(n_classes) if none_tells else math.inf
 
     def fit_power(self, n_columns: int) -> float:
-        """Return the exponent of the power law of strengths with this best and mean."""
+        """Return the exponent of the power law of strengths with this best and mean strength."""
         place = np.arange(1.0, n_columns + 1)
         assert self.mean is not None
         wanted = min(max(self.mean / max(self.best, 1e-9), 1 / n_columns), 1.0)
         return float(next((power for power in POWERS if (place**-power).mean() <= wanted), POWERS[-1]))
 
     def expected_effects(self, n_columns: int) -> Floats:
-        """Effects on the squared log-odds, from the best column on."""
+        """Return the effects of columns on the squared log-odds, best column first."""
         place = np.arange(1.0, n_columns + 1)
         return np.asarray(
             min(max(self.best, 0.0) / UNIT_EFFECT_STRENGTH, MAX_EFFECT) ** 2 * place ** (-2 * self.fit_power(n_columns))
@@ -206,12 +209,12 @@ class ColumnStrengths(NamedTuple):
 
 
 class TableDesign(NamedTuple):
-    """Design of tables and its gain; no columns if no table has a gain."""
+    """Design of tables and its gain. It has no columns if no table has a gain."""
 
     gain: float
     n_columns: int
     bins: int
-    variance: float = 2.0  # of the noise at a row epsilon of 1, the mean over columns
+    variance: float = 2.0  # variance of the noise at an epsilon per row of 1, mean over columns
 
     @property
     def equivalent_zcdp_steps(self) -> float:
@@ -238,13 +241,14 @@ class TableDesigns:
         groups = [b for b in GROUP_COUNTS if b >= min_groups] if numeric.any() else GROUP_COUNTS[:1]
         parts = COLUMN_FRACTIONS if selects_columns else COLUMN_FRACTIONS[:1]
         counts = sorted({max(1, round(len(columns) * part)) for part in parts})
-        # Cells of each column, and what they can show of its effect.
+        # Number of cells of each column, and the visible fraction of its effect.
         self._sizes = {b: np.array([b if column.ordered else column.n_bins for column in columns]) for b in groups}
         self._visible = {b: np.where(numeric, 1 - b**-VISIBLE_POWER, 1.0) for b in groups}
         self._variances = {(m, b): self._column_variances(m, self._sizes[b], noise) for b in groups for m in counts}
 
     def best_design(self, row_epsilon: float, after_selection: float) -> TableDesign:
-        """Return the design of largest gain at a row epsilon, of which selection leaves ``after_selection``."""
+        """Return the design with the largest gain; ``after_selection`` is the fraction of the budget after
+        selection."""
         best = TableDesign(0.0, 0, GROUP_COUNTS[0])
         for (m, b), variances in self._variances.items():
             worth = self._expected_gain(after_selection if m < self._n_columns else row_epsilon, m, b)
@@ -253,13 +257,13 @@ class TableDesigns:
         return best
 
     def _column_variances(self, m: int, sizes: Ints, noise: TableNoise) -> Floats:
-        """Return variances at a row epsilon of 1; evenly spaced columns by size stand for the m unknown ones."""
+        """Return noise variances at an epsilon per row of 1, for m columns evenly spaced by size."""
         taken = np.sort(sizes)[np.linspace(0, len(sizes) - 1, m).round().astype(int)]
         known, places = np.unique(taken, return_index=True)
         return np.interp(sizes, known, noise.cell_variances(taken.tolist())[places])
 
     def _expected_gain(self, row_epsilon: float, m: int, b: int) -> float:
-        """Return the gain of m columns; each effect is equally likely to be that of any column."""
+        """Return the expected gain of m columns; each effect is equally likely to belong to any column."""
         noise = self._variances[m, b] / row_epsilon**2
         rows, effects = self._n_rows / (self._sizes[b] * self._n_classes), self._effects[:m, None]
         signal = effects * rows**2
@@ -274,7 +278,7 @@ def design_tables(
     available: float,
     strengths: ColumnStrengths | None = None,
 ) -> tuple[TableDesign, float]:
-    """Return the design of tables, and their fraction of the budget that is available for them and rounds."""
+    """Return the design of tables, and the fraction for tables of the budget for tables and rounds."""
     noise, effects, fewest = TableNoise.from_budget(budget), None, GROUP_COUNTS[0]
     paid, many = n_rows * budget.row_epsilon_of(available), len(columns) > FEW_COLUMNS
     if strengths and strengths.mean is not None:
@@ -302,7 +306,7 @@ def design_tables(
         ],
         axis=1,
     )
-    # The smallest fraction with nearly all of the gain; the last one is the whole budget.
+    # The smallest fraction with nearly all of the gain; the last candidate is the whole budget.
     all_of_it = shapes.best_design(*prices[-1])
     tried = ((part, shapes.best_design(*price)) for part, price in zip(TABLE_FRACTIONS[:-1], prices[:-1], strict=True))
     enough = ENOUGH_GAIN * all_of_it.gain
@@ -318,16 +322,16 @@ def may_be_dominant(columns: Sequence[BinnedColumn], budget: AdaptiveBudget, row
     return budget.allows_joint_noise and numeric and len(columns) > FEW_COLUMNS and row_budget >= MIN_IF_STRONG
 
 
-# Pairs of columns, from three classes on: fewest columns, groups of a numeric column in a pair, and the rows of a class
-# that the median cell needs, in standard deviations of its noise and in numbers.
+# Pairs of columns, with three or more classes: fewest columns, groups of a numeric column in a pair, and the number of
+# rows of a class that the median cell needs, in standard deviations of its noise and in rows.
 MIN_PAIRED, PAIR_GROUPS, PAIR_DEVIATIONS, PAIR_ROWS = 4, 6, 4.0, 8.0
 
 
 def may_be_paired(columns: Sequence[BinnedColumn], n_classes: int) -> bool:
-    """Return True if tables of two columns may pay: with three classes or more, of mostly numeric columns.
+    """Return True if tables of two columns may be better: with three or more classes and mostly numeric columns.
 
-    These are often correlated: tables of single columns count what they share several times. With two classes rounds
-    are as good.
+    Numeric columns are often correlated, and tables of single columns count their common information several times.
+    With two classes, rounds are as good.
     """
     mostly_numeric = 2 * sum(column.ordered for column in columns) > len(columns)
     return n_classes > 2 and len(columns) >= MIN_PAIRED and mostly_numeric
@@ -337,7 +341,7 @@ def pair_tables(
     columns: Sequence[BinnedColumn], bounds: GroupBounds, bins: int, class_rows: float, noise: TableNoise,
     row_epsilon: float,
 ) -> list[ContingencyTable]:  # fmt: skip
-    """Return tables of successive pairs of columns, or none if their cells would have too few rows of a class."""
+    """Return tables of successive pairs of columns, or an empty result if cells would have too few rows of a class."""
     tables = []
     for first in range(0, len(columns), 2):
         pair = columns[first : first + 2]
@@ -361,7 +365,7 @@ def extend_pairs(column_sets: Iterable[tuple[int, ...]], n_columns: int) -> list
 
 
 def random_subsets(size: int, n_columns: int, max_subsets: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Draw random sets of columns, without repetitions.
+    """Draw distinct random sets of columns.
 
     >>> random_subsets(3, 3, 10, np.random.default_rng(0)), random_subsets(3, 2, 10, np.random.default_rng(0))
     ([(0, 1, 2)], [])
@@ -375,9 +379,10 @@ def random_subsets(size: int, n_columns: int, max_subsets: int, rng: np.random.G
 def small_sets(
     columns: Sequence[BinnedColumn], max_cells: float, max_sets: int, rng: np.random.Generator
 ) -> list[tuple[int, ...]]:
-    """Draw sets of three columns and more with at most ``max_cells`` cells, without repetitions.
+    """Draw distinct sets of three or more columns with at most ``max_cells`` cells.
 
-    Half of them have three columns, the others as many as cells allow: they show interactions of any order among these.
+    Half of the sets have three columns. The others have as many as ``max_cells`` allows, and show interactions of any
+    order.
     """
     drawn, tried = set(), min(len(columns), MAX_SET_TRIALS)
     for number in range(max_sets):
@@ -394,7 +399,7 @@ def small_sets(
 
 
 def groups_per_column(bins: int, size: int) -> int:
-    """Return the groups of a numeric column in a set of columns: an even number, so that halves are separated."""
+    """Return the number of groups of a numeric column in a set: an even number, so that halves are separated."""
     low, high = SET_GROUPS
     return bins if size == 1 else min(max(2 * (bins // 4), low), high) if size == 2 else low if size == 3 else 2
 
@@ -405,7 +410,7 @@ PRIOR_STD: Final = 0.5  # prior standard deviation of the logarithm of the weigh
 MAX_WEIGHT: Final = (
     2.0  # largest weight or reciprocal; above it a rare class is predicted too often (balance-scale: -3 points)
 )
-SYNTHETIC_ROWS: Final = 2000  # rows that give the slope of the gain by the weight
+SYNTHETIC_ROWS: Final = 2000  # synthetic rows for the slope of the gain as a function of the weight
 
 
 class ShrunkenTable(NamedTuple):
@@ -416,7 +421,7 @@ class ShrunkenTable(NamedTuple):
 
 
 def weight_fraction(budget: AdaptiveBudget, n_rows: float) -> float:
-    """Return the fraction of the budget for the common weight; 0 if that exceeds its limit."""
+    """Return the fraction of the budget for the common weight, or 0 if it would exceed its limit."""
     low, high = WEIGHT_FRACTIONS
     share = max(budget.fraction_for(WEIGHT_NEED / n_rows), low * budget.remaining)
     return share if share <= high * budget.remaining else 0.0
@@ -438,9 +443,9 @@ def estimate_weight(
 
 
 def _expected_gain(start: Floats, tables: Sequence[ShrunkenTable], rng: np.random.Generator) -> tuple[float, float]:
-    """Return the expected gain of a row if predictions are calibrated, and its slope by the weight.
+    """Return the expected gain of a row if predictions are calibrated, and its slope as a function of the weight.
 
-    Without clipping the first is 0; clipping removes mostly losses, of rows with confident wrong predictions. Both are
+    Without clipping the gain is 0. Clipping mostly removes losses, of rows with confident wrong predictions. Both are
     computed on synthetic rows whose columns are independent within a class, drawn from the released counts.
     """
     shares = scores_to_probabilities(start[None])[0]
