@@ -202,7 +202,7 @@ def _public_section(model: Any) -> str:
 
 
 def _measurements_section(model: Any) -> str:
-    """Return every measurement with its purpose and noise, and bars of losses that add up to that of the fit."""
+    """Return the section on measurements: purpose, noise, and bars of losses that add up to the loss of the fit."""
     certificate = model.privacy_
     steps = {step.name: step for step in model.plan_.steps}
     groups = merge_steps(certificate.composition)
