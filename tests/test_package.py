@@ -41,7 +41,7 @@ def run(*words: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
 def test_the_typed_program_runs(tmp_path: Path) -> None:
-    assert typed_program.main(tmp_path).startswith("epsilon=2")
+    assert typed_program.main(tmp_path).startswith("private: epsilon=2")
 
 
 def test_the_typed_program_uses_every_public_name() -> None:

@@ -81,3 +81,9 @@ def test_amounts_that_make_no_sense_are_refused(running: Running) -> None:
 
 def test_true_is_no_number(running: Running) -> None:
     assert running.ask("analyst", "POST", "/v1/datasets/cars/plans", json={"epsilon": True}).status_code == 422
+
+
+def test_a_misspelt_field_is_refused(running: Running) -> None:
+    """Otherwise the plan would have the default epsilon."""
+    body = {"epsilom": 0.1, "estimator": "random-trees"}
+    assert running.ask("analyst", "POST", "/v1/datasets/cars/plans", json=body).status_code == 422

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies of responses, as the OpenAPI document describes them."""
+"""Bodies of responses, as the OpenAPI document describes them, and the base of request bodies."""
 
 from __future__ import annotations
 
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 Item = TypeVar("Item", bound=BaseModel)
+
+
+class RequestBody(BaseModel):
+    """Base of request bodies. A field that does not exist is rejected: a misspelt epsilon must not mean the default."""
+
+    model_config = ConfigDict(extra="forbid")
 
 
 class Page(BaseModel, Generic[Item]):

@@ -38,7 +38,7 @@ Amount = StrictFloat | StrictInt | Annotated[str, Field(max_length=40)]
 """A number, or an exact decimal or fraction as text."""
 
 
-class NewDataset(BaseModel):
+class NewDataset(responses.RequestBody):
     """Request body for registering a data set: name, protected population, budget and source."""
 
     name: Annotated[str, Field(max_length=30)]
@@ -48,7 +48,7 @@ class NewDataset(BaseModel):
     source: Annotated[str, Field(max_length=4000)] | None = None
 
 
-class NewAllowance(BaseModel):
+class NewAllowance(responses.RequestBody):
     """Request body for an allowance: a limit for one account or all, permanent or renewed each year or month."""
 
     account: Annotated[str, Field(max_length=64)] = ""
@@ -57,7 +57,7 @@ class NewAllowance(BaseModel):
     delta: Amount = 0
 
 
-class Answer(BaseModel):
+class Answer(responses.RequestBody):
     """A reviewer's answer about the column of the last question."""
 
     kind: Literal["accept", "state", "leave out", "later"]
@@ -65,7 +65,7 @@ class Answer(BaseModel):
     bounds: dict[str, Any] = Field(default_factory=dict, max_length=8)
 
 
-class ReviewStep(BaseModel):
+class ReviewStep(responses.RequestBody):
     """Request body for one review step: the current draft, and the answer about the next column, if any."""
 
     draft: dict[str, Any]
@@ -73,13 +73,13 @@ class ReviewStep(BaseModel):
     later: list[Annotated[str, Field(max_length=1000)]] = Field(default_factory=list, max_length=10_000)
 
 
-class Reason(BaseModel):
+class Reason(responses.RequestBody):
     """Request body with a reason, which is recorded."""
 
     reason: Annotated[str, Field(max_length=1000, min_length=1)]
 
 
-class Certificates(BaseModel):
+class Certificates(responses.RequestBody):
     """Request body with certificates of releases that a restored ledger may lack."""
 
     certificates: list[dict[str, Any]] = Field(max_length=10_000)

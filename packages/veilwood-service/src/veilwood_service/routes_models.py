@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal
 
 import orjson
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from veilwood.errors import NotFoundError, ParameterError, UseError
 from veilwood.models.onnx import export_onnx
@@ -45,7 +45,7 @@ ModelName = Annotated[str, Field(max_length=100)]
 Note = Annotated[str, Field(max_length=2000)]
 
 
-class NewPlan(BaseModel):
+class NewPlan(responses.RequestBody):
     """Request body for planning a training run: estimator, budget, parameters, and name and note of the model."""
 
     estimator: Annotated[str, Field(max_length=64)] = "private-forest"
@@ -56,14 +56,14 @@ class NewPlan(BaseModel):
     note: Note = ""
 
 
-class NewEvaluation(BaseModel):
+class NewEvaluation(responses.RequestBody):
     """Request body for planning an evaluation: its budget."""
 
     epsilon: Amount = 0.1
     delta: Amount = 0.0
 
 
-class Signature(BaseModel):
+class Signature(responses.RequestBody):
     """Request body for signing a plan: the hash that the signer has read, and the amount that the signature allows.
 
     ``runs`` is a number of runs. For predictors, ``total_epsilon`` bounds the sum over all batches (by default, one
@@ -76,14 +76,14 @@ class Signature(BaseModel):
     askers: list[Annotated[str, Field(max_length=64)]] | None = Field(None, max_length=100)
 
 
-class ChangedModel(BaseModel):
+class ChangedModel(responses.RequestBody):
     """Request body for changing the name and the note of a model."""
 
     name: ModelName | None = None
     note: Note | None = None
 
 
-class Questions(BaseModel):
+class Questions(responses.RequestBody):
     """Request body for private queries: public rows, and the epsilon of the batch."""
 
     rows: list[dict[str, Any]] = Field(max_length=10_000)
@@ -385,7 +385,7 @@ _FORMULA_PREFIXES: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet run
 _MAX_PLAIN_BODY: Final = 256 << 10  # bytes of a body that is parsed in the event loop: about a millisecond
 
 
-class _Rows(BaseModel):
+class _Rows(responses.RequestBody):
     """Rows to predict, each with the columns of the schema."""
 
     rows: list[dict[str, Any]]

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from veilwood_service import responses, store
 from veilwood_service.access import (
@@ -96,14 +96,14 @@ PageLength = Annotated[int, Query(ge=1, le=store.MAX_PAGE_LENGTH)]
 PageCursor = Annotated[str | None, Query(max_length=100)]
 
 
-class LogIn(BaseModel):
+class LogIn(responses.RequestBody):
     """Request body for logging in."""
 
     name: AccountName
     password: Password
 
 
-class AcceptedInvitation(BaseModel):
+class AcceptedInvitation(responses.RequestBody):
     """Request body for accepting an invitation. The first account chooses its name too."""
 
     invitation: Annotated[str, Field(max_length=200)]
@@ -111,7 +111,7 @@ class AcceptedInvitation(BaseModel):
     name: AccountName | None = None
 
 
-class NewAccount(BaseModel):
+class NewAccount(responses.RequestBody):
     """Request body for creating an account. Users of an OpenID provider have a subject."""
 
     name: AccountName
@@ -119,21 +119,21 @@ class NewAccount(BaseModel):
     subject: Annotated[str, Field(max_length=255)] | None = None
 
 
-class ChangedAccount(BaseModel):
+class ChangedAccount(responses.RequestBody):
     """Request body for updating an account."""
 
     roles: list[str] | None = Field(None, max_length=8)
     disabled: bool | None = None
 
 
-class NewPassword(BaseModel):
+class NewPassword(responses.RequestBody):
     """Request body for changing a password."""
 
     old: Password
     new: Password
 
 
-class NewToken(BaseModel):
+class NewToken(responses.RequestBody):
     """Request body for creating a token: purpose, scopes and days to live."""
 
     name: Annotated[str, Field(max_length=200)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names for the types of arrays, whether numba is installed, and threads that divide the work on an array.
+"""Array types, a flag for whether numba is installed, and threads that share the work on an array.
 
 Compiled loops are in ``kernels``, which can be imported only with numba.
 """
@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike as ArrayLike
 from numpy.typing import NDArray as NDArray
 
 HAVE_NUMBA: Final = importlib.util.find_spec("numba") is not None
-"""Whether loops are compiled. Without numba, NumPy gives the same results, more slowly."""
+"""Whether loops are compiled. Without numba, NumPy gives the same results but is slower."""
 
 Floats: TypeAlias = NDArray[np.float64]
 """Real numbers."""
@@ -45,15 +45,17 @@ Result = TypeVar("Result")
 
 
 AMBIENT_JOBS: ContextVar[int | None] = ContextVar("n_jobs", default=1)
-"""The ``n_jobs`` of code that has none of its own, such as encoding: set by the estimator."""
-MIN_THREAD_ROWS: Final = 1 << 14  # rows per thread below which starting it takes longer than it saves
+"""Value of ``n_jobs`` for code without such a parameter, such as encoding. Set by the estimator."""
+MIN_THREAD_ROWS: Final = 1 << 14  # rows; with fewer, starting a thread takes longer than it saves
 _pools: dict[int, ThreadPoolExecutor] = {}
 _pools_lock = threading.Lock()
-_is_worker = threading.local()  # set in threads of a pool, where nested calls run alone: they would wait for each other
+_is_worker = (
+    threading.local()
+)  # set in threads of a pool: nested calls run without threads, as they would wait for each other
 
 
 def _forget_pools() -> None:
-    """Make new pools in a forked process, which does not inherit threads."""
+    """Discard the pools in a forked process, which does not inherit threads."""
     global _pools_lock
     _pools_lock = threading.Lock()
     _pools.clear()
@@ -67,16 +69,18 @@ def count_threads(n_jobs: int | None) -> int:
     """Return the number of threads that ``n_jobs`` allows, as in scikit-learn.
 
     None is 1 unless a joblib context sets another number, and -1 is one per core. In a worker of a search or another
-    parallel job, at most the threads that the job left to it: all workers together never start more than one per core.
+    parallel job, at most the number that the job allows, so that all workers together start at most one per core.
     """
     n_threads: int = effective_n_jobs(n_jobs)
     if n_threads > 1 and getattr(get_active_backend()[0], "nesting_level", None):
-        return min(n_threads, int(os.environ.get("NUMBA_NUM_THREADS") or 1))  # joblib sets it in its processes
+        return min(
+            n_threads, int(os.environ.get("NUMBA_NUM_THREADS") or 1)
+        )  # joblib sets this variable in its processes
     return n_threads
 
 
 def map_on_threads(work: Callable[[Item], Result], items: Sequence[Item], n_jobs: int | None) -> list[Result]:
-    """Return ``work`` of each item, in order. The calling thread is one of the threads, and takes the last items.
+    """Apply ``work`` to each item and return the results in order. The calling thread processes the last items.
 
     Compiled loops release the interpreter lock, so threads run at the same time. They must not share output.
     """
@@ -96,7 +100,7 @@ def map_on_threads(work: Callable[[Item], Result], items: Sequence[Item], n_jobs
     try:
         own = _map_items(work, items[bounds[-2] :])
     finally:
-        wait(parts)  # they write to arrays of the caller
+        wait(parts)  # the threads write to arrays of the caller
     return [result for part in parts for result in part.result()] + own
 
 
@@ -105,7 +109,7 @@ def _map_items(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Re
 
 
 def row_ranges(n_rows: int, n_jobs: int | None) -> list[tuple[int, int]]:
-    """Divide rows evenly among threads: the first row and the end of each range. Few rows are one range.
+    """Return the start and end of one range of rows per thread. Few rows form a single range.
 
     >>> row_ranges(1 << 16, n_jobs=2), row_ranges(10, n_jobs=2)
     ([(0, 32768), (32768, 65536)], [(0, 10)])
@@ -118,19 +122,19 @@ def row_ranges(n_rows: int, n_jobs: int | None) -> list[tuple[int, int]]:
 def run_on_threads(
     work: Callable[[int, int], None], n_items: int, n_jobs: int | None, *, rows: int | None = None
 ) -> None:
-    """Divide ``n_items`` evenly among threads, which call ``work`` with the first item and the end of their part.
+    """Divide ``n_items`` evenly among threads. Each thread calls ``work`` with the start and end of its range.
 
     Parameters
     ----------
     work : callable
-        Called with ``(first, last)`` for the items ``first`` up to, but not including, ``last``. Parts must not share
-        output.
+        Called with ``(first, last)`` for the items ``first`` up to, but not including, ``last``. Ranges must not
+        share output.
     n_items : int
         Number of items.
     n_jobs : int or None
         Number of threads, as joblib reads it: -1 is one per core.
     rows : int, optional
-        Number of rows that each item reads. Few are left to one thread.
+        Number of rows that each item reads. If few, one thread does all the work.
 
     Examples
     --------

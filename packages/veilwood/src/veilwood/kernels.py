@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loops that numba compiles. Imported only if numba is installed.
 
-Each loop works on the items ``first`` up to ``last`` and releases the interpreter lock. NumPy versions with the same
-results are next to their callers. Indices in inner loops are unsigned: otherwise numba tests whether each is negative,
-which more than halves the speed.
+Each loop processes the items ``first`` up to ``last`` and releases the interpreter lock. NumPy versions with the same
+results are next to the callers of the loops. Indices in inner loops are unsigned: otherwise numba tests whether each
+index is negative, which more than halves the speed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def grid_codes(values: Any, lower: float, scale: float, last: float, codes: Any)
 
 NO_OWNER = np.empty(0, np.int32)  # every row is counted in every tree
 SHIFT = 32  # as in ``trees.level_growth``, which works without numba; a test compares them
-SWEPT_LEVELS = 5  # top levels of a tree, in which rows move in sweeps; below, looking up nodes is faster
+SWEPT_LEVELS = 5  # top levels of a tree, through which rows move in sweeps; below them, looking up nodes is faster
 MAX_SWEPT_NODES = 1 << 16  # nodes of a tree that 16-bit positions can number
 _SWEEP_BLOCK_ROWS = 1024  # rows of a sweep: their codes and positions fit the cache
 _WALK_BLOCK_ROWS = 256  # rows that walk down a tree together: codes and positions fit the first-level cache
@@ -42,7 +42,7 @@ _WALK_BLOCK_ROWS = 256  # rows that walk down a tree together: codes and positio
 def next_node(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
     """Return the child of ``node`` for ``row``; a leaf returns itself.
 
-    Without branches, which the processor could not predict: threshold and lookup are both computed and masked.
+    Branch-free, because the processor could not predict branches: threshold and lookup are both computed and masked.
     """
     cut = nodes[node, 1]
     code = np.int32(codes[row, np.uint32(nodes[node, 0])])
@@ -97,7 +97,7 @@ def add_rows_to_leaves(
 
 @njit(cache=True)
 def _step_by_cut(at: Any, column: Any, node: Any, child: Any, cut: Any) -> None:
-    """Move the rows at ``node`` to its children; all rows of a block at once, in vector instructions."""
+    """Move the rows at ``node`` to its children by a threshold, all rows of a block at once in vector instructions."""
     for i in range(len(at)):
         here = at[i]
         below = np.uint16(child + np.uint16(column[i] >= cut))
@@ -106,7 +106,7 @@ def _step_by_cut(at: Any, column: Any, node: Any, child: Any, cut: Any) -> None:
 
 @njit(cache=True)
 def _step_by_bits(at: Any, column: Any, node: Any, child: Any, bits: Any) -> None:
-    """Move rows by a lookup of two branches among at most 32 codes, given as the bits of one integer."""
+    """Move the rows at ``node`` to its children by a lookup of at most 32 codes, given as bits of one integer."""
     for i in range(len(at)):
         here = at[i]
         below = np.uint16(child + np.uint16((bits >> np.uint32(column[i])) & np.uint32(1)))
@@ -115,7 +115,7 @@ def _step_by_bits(at: Any, column: Any, node: Any, child: Any, bits: Any) -> Non
 
 @njit(cache=True)
 def _step_by_lookup(at: Any, column: Any, node: Any, child: Any, table: Any) -> None:
-    """Move rows by any lookup."""
+    """Move the rows at ``node`` to its children by a lookup table of any size."""
     for i in range(len(at)):
         if at[i] == node:
             at[i] = np.uint16(child + table[np.uint64(column[i])])
@@ -129,9 +129,9 @@ def add_columns_to_leaves(
     """Add every row to its leaf, as ``add_rows_to_leaves`` does, from codes stored column by column.
 
     The first levels of a tree (the nodes up to ``top``) have few nodes: there each node moves its rows down in one
-    sweep over the block, without indexing by position. Further down, each row looks up its own node. Positions are
-    counted from the root in 16 bits, so a tree has fewer than 65,536 nodes here. ``bits`` is 0 if a lookup is not given
-    by bits.
+    sweep over the block, without indexing by position. Below them, each row looks up its own node. Positions are
+    counted from the root in 16 bits, so a tree has fewer than 65,536 nodes here. ``bits`` is 0 if a lookup is not
+    stored as bits.
     """
     places = np.empty(_SWEEP_BLOCK_ROWS, np.uint16)
     for start in range(0, columns.shape[1], _SWEEP_BLOCK_ROWS):
@@ -163,7 +163,7 @@ def add_columns_to_leaves(
 def sum_leaf_values(
     nodes: Any, roots: Any, depth: int, lookup: Any, codes: Any, values: Any, sums: Any, first: int, last: int
 ) -> None:
-    """Add up leaf values over all trees, for rows ``first`` up to ``last``."""
+    """Sum leaf values over all trees, for rows ``first`` up to ``last``."""
     at = np.empty(_WALK_BLOCK_ROWS, np.uint32)
     for start in range(first, last, _WALK_BLOCK_ROWS):
         stop = min(start + _WALK_BLOCK_ROWS, last)
@@ -176,8 +176,8 @@ def sum_leaf_values(
                     block_sums[i, j] += values[leaf, j]
 
 
-ROW_BLOCK = 2048  # rows whose groups stay in the cache while all tables read them
-MAX_BLOCK_ROWS = 1 << 18  # whose sums of gradients fit 32 bits
+ROW_BLOCK = 2048  # rows; their groups stay in the cache while all tables read them
+MAX_BLOCK_ROWS = 1 << 18  # rows; the sums of their gradients fit 32 bits
 MAX_AXES = 6  # axes of a joint table; arrays of this size hold its indices
 MAX_CUTS = 16  # groups that are intervals of so many bounds are found by comparisons, which take less time than lookups
 MAX_NARROW_CELLS = 1 << 16  # cells of a table that 16-bit indices can number
@@ -186,7 +186,7 @@ LEVEL_UNITS, GRADIENT_UNITS = 1 << 4, 1 << 12  # as in ``row_backend``; a test c
 
 @njit(inline="always")
 def _find_cuts(groups: Any, cuts: Any, n_cuts: Any) -> None:
-    """Write the lower bounds of the groups of each axis, and their number; -1 if groups are no intervals or many."""
+    """Write the lower bounds of the groups of each axis, and their number (-1: not intervals, or too many)."""
     for axis in range(len(groups)):
         group = groups[axis]
         n_cuts[axis] = 0 if group[0] == 0 else -1
@@ -240,7 +240,7 @@ def _find_cells(group_of_row: Any, axes: Any, strides: Any, size: Any, cell_of_r
 
 @njit(inline="always")
 def _has_wide_tables(starts: Any, n_cells: Any) -> Any:
-    """Return True if some table has more cells than 16-bit indices can number."""
+    """Return True if any table has more cells than 16-bit indices can number."""
     for table in range(len(starts)):
         end = np.int64(starts[table + 1]) if table + 1 < len(starts) else n_cells
         if end - np.int64(starts[table]) > MAX_NARROW_CELLS:
@@ -252,10 +252,10 @@ def _has_wide_tables(starts: Any, n_cells: Any) -> Any:
 def _row_gradients(
     scores: Any, target: Any, n_classes: Any, limit: Any, second: Any, powers: Any, size: Any, places: Any, units: Any
 ) -> None:
-    """Write the gradients of a block of rows, as ``row_backend.row_gradients``.
+    """Write the gradients of a block of rows, as ``row_backend.row_gradients`` does.
 
-    Loops are short and without branches, which the processor could not predict: bounds are compared in loops of their
-    own, which become vector instructions. For two classes that takes a sixth of the time.
+    Loops are short and branch-free, because the processor could not predict branches. Bounds are compared in separate
+    loops, which become vector instructions. For two classes, this takes a sixth of the time.
     """
     if n_classes == 2:
         reach, most = np.int32(len(second) // 2), np.int32(limit)
@@ -299,7 +299,7 @@ def _row_gradients(
 
 @njit(inline="always")
 def _add_units(sums: Any, cell_of_row: Any, units: Any, n_outputs: Any, size: Any) -> None:
-    """Add the gradients of a block of rows to their cells, and 1 to a column of ``sums`` beyond the outputs."""
+    """Add the gradients of a block of rows to their cells, and 1 to an extra column of ``sums`` if there is one."""
     if sums.shape[1] == 1:
         flat, own_units = sums.reshape(-1), units.reshape(-1)
         for row in range(np.uint64(size)):
@@ -328,7 +328,7 @@ def add_gradients(
 
     ``groups`` holds the group of each bin of each axis, where an axis belongs to a column in ``features``. A table has
     some of these ``axes`` (-1: unused) with ``strides``, and its cells start at ``starts`` in ``totals``, which may
-    have one column more, for the number of rows.
+    have an additional column for the number of rows.
     """
     n_outputs, n_axes = scores.shape[1], len(features)
     cuts, n_cuts = np.empty((n_axes, MAX_CUTS), cells.dtype), np.empty(n_axes, np.int64)
@@ -362,7 +362,7 @@ def add_gradients(
 
 @njit(inline="always")
 def _add_ones(sums: Any, cell_of_row: Any, target: Any, size: Any) -> None:
-    """Count a block of rows in their cells, by class if a cell has more than one number."""
+    """Count a block of rows in their cells, by class if a cell has more than one count."""
     if sums.shape[1] > 1:
         for row in range(np.uint64(size)):
             sums[cell_of_row[row], np.uint64(target[row])] += 1
@@ -376,7 +376,7 @@ def add_classes(
     cells: Any, features: Any, groups: Any, axes: Any, strides: Any, starts: Any, target: Any, sums: Any,
     first_row: int, last_row: int,
 ) -> None:  # fmt: skip
-    """Count the rows ``first_row`` up to ``last_row`` in one cell of each table, as ``add_gradients`` adds them up."""
+    """Count the rows ``first_row`` up to ``last_row`` in one cell of each table, like ``add_gradients``."""
     n_axes = len(features)
     cuts, n_cuts = np.empty((n_axes, MAX_CUTS), cells.dtype), np.empty(n_axes, np.int64)
     _find_cuts(groups, cuts, n_cuts)
@@ -421,7 +421,7 @@ def add_step(
             for row in range(np.uint64(size)):
                 for output in range(n_outputs):
                     block[row * n_outputs + output] += values[place[row], output]
-        for number in range(np.uint64(len(block))):  # a loop of its own, which becomes vector instructions
+        for number in range(np.uint64(len(block))):  # a separate loop, which becomes vector instructions
             score = block[number]
             score = score if score < most else most
             block[number] = score if score > least else least
@@ -429,11 +429,11 @@ def add_step(
 
 @njit(nogil=True, cache=True)
 def cover_tables(tables: Any, sizes: Any, max_cells: int, joint: Any, joint_of_table: Any) -> int:
-    """Cover tables by few joint tables: write the axes of each to ``joint``, and return their number.
+    """Cover tables with few joint tables. Write the axes of each joint table to ``joint``, and return their number.
 
     Tables are given by their axes (-1: unused), those with most axes first. A joint table starts from the first table
     that is not covered, and greedily adds the axis that covers most others while it has at most ``max_cells`` cells.
-    ``joint_of_table`` gets the joint table of each table.
+    The joint table of each table is written to ``joint_of_table``.
     """
     n_tables, n_axes = len(tables), len(sizes)
     inside = np.zeros(n_axes, np.bool_)
@@ -480,7 +480,7 @@ def split_sums(
     joint: Any, joint_starts: Any, joint_sums: Any, sizes: Any, axes: Any, strides: Any, starts: Any,
     joint_of_table: Any, sums: Any,
 ) -> None:  # fmt: skip
-    """Sum joint tables to the tables that they cover."""
+    """Aggregate joint tables into the tables that they cover."""
     n_outputs = sums.shape[1]
     size, step, at = np.empty(MAX_AXES, np.int64), np.empty(MAX_AXES, np.int64), np.empty(MAX_AXES, np.int64)
     for table in range(len(joint_of_table)):
@@ -493,7 +493,7 @@ def split_sums(
                     step[n_axes] = strides[table, own]
             n_axes += 1
         place, cell = np.int64(starts[table]), np.int64(joint_starts[joint_of_table[table]])
-        last = n_axes - 1  # varies fastest: its cells are added in a loop of their own
+        last = n_axes - 1  # varies fastest: its cells are added in a separate loop
         while True:
             if n_outputs == 1 and step[last] == 0:
                 total: Any = 0
@@ -580,7 +580,7 @@ def add_rows_to_histograms(
                 )
 
 
-_LOOKUP_BLOCK_ROWS = 1024  # rows whose groups stay in the cache while all trees look them up
+_LOOKUP_BLOCK_ROWS = 1024  # rows; their groups stay in the cache while all trees look them up
 
 
 @njit(nogil=True, cache=True)
@@ -656,8 +656,8 @@ def fit_tree(
     """Fit a tree to rows weighted by ``row_counts``. Return feature, threshold, children and frequencies by node.
 
     Each node draws ``max_features`` columns that are not constant in it, and splits on the best of them: at the best
-    threshold, or at a random one per column (``random_thresholds``). Both children have at least ``min_samples_leaf``
-    rows.
+    threshold, or at a random threshold per column (``random_thresholds``). Both children have at least
+    ``min_samples_leaf`` rows.
 
     The draws, their order and the arithmetic are those of scikit-learn, so the trees are equal to the last bit. Columns
     have few groups, so one histogram per column evaluates all splits without sorting rows: with 100,000 rows and 10
@@ -670,7 +670,7 @@ def fit_tree(
     value = np.zeros((max_nodes, n_classes))
     rows = np.arange(n_rows).astype(np.int32)  # the rows of a node are a slice
     right_rows = np.empty(n_rows, np.int32)
-    # Columns that are constant in a node come first; ``constant`` holds those known from its ancestors, in order.
+    # Columns that are constant in a node come first; ``constant`` lists those known from its ancestors, in order.
     features, constant = np.arange(n_columns), np.zeros(n_columns, np.int64)
     group_rows, class_counts = np.zeros(n_groups, np.int64), np.zeros((n_groups, n_classes))
     low, high, total = np.zeros(n_classes), np.zeros(n_classes), np.zeros(n_classes)

@@ -440,14 +440,14 @@ class ReleaseSeries:
             self._keep()
 
     def _apply_choice(self, step: Step, noisy: Ints) -> None:
-        """Design the trees that follow from a noisy choice."""
+        """Store a noisy choice of tables and design the trees for it."""
         decisions = self._method.choose(self._opening, noisy, step.variance)  # type: ignore[attr-defined]
         self._choice = noisy
         self._design = self._make_design(self._terms, self._opening.plan.public_seed, decisions)
 
     @property
     def _choice_step(self) -> Step | None:
-        """Step that the trees are chosen by, if they are not designed without rows."""
+        """Step that chooses the trees from the rows, or None if they are designed without rows."""
         kind = time_factors.SeriesStep.CHOICE.key
         return next((step for step in self.plan().steps if step.kind == kind), None)
 

@@ -191,7 +191,11 @@ MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     (["fit", "notes.txt", "--schema", "visits.json"], "is not a table", write("notes.txt", "hello")),
     (["fit", "odd.csv", "--schema", "visits.json"], "'ward'", write("odd.csv", "age,ward,ill\n1,D,yes\n")),
     (["fit", "odd.csv", "-s", "visits.json", "--show-values"], "1: 'D'", write("odd.csv", "age,ward,ill\n1,D,yes\n")),
-    (["fit", "odd.csv", "--schema", "visits.json"], "hold numbers", write("odd.csv", "age,ward,ill\nold,A,yes\n")),
+    (
+        ["fit", "odd.csv", "--schema", "visits.json"],
+        "contain numbers only",
+        write("odd.csv", "age,ward,ill\nold,A,yes\n"),
+    ),
     (["fit", "odd.csv", "--schema", "visits.json"], "missing", write("odd.csv", "age,ward,ill\n,A,yes\n")),
     (["fit", "odd.csv", "--schema", "visits.json"], "no column 'ill'", write("odd.csv", "age,ward\n1,A\n")),
     (["fit", "visits.csv", "--schema", "nosuch.json"], "veilwood schema draft TABLE", nothing),

@@ -133,7 +133,7 @@ def test_a_check_lists_all_problems_and_a_fit_names_them(visits: Path, capsys: p
         assert problem in output
     assert main(["fit", "odd.csv", "--schema", "d.json", *SMALL]) == 2
     output = capsys.readouterr().err
-    for name in ("'age' has a missing value", "'age' must hold numbers", "'ward'", "'ill'"):
+    for name in ("'age' has a missing value", "'age' must contain numbers only", "'ward'", "'ill'"):
         assert name in output
     assert not any(value in output for value in ("old,", "Hidden", "perhaps", "in 1 row"))
     assert main(["fit", "visits.csv", "--schema", "d.json", *SMALL, "--sep", "|"]) == 2

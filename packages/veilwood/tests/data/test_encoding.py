@@ -154,14 +154,22 @@ def test_few_rows_of_a_frame_agree_with_many() -> None:
         (FRAME.assign(age=pd.Series([1, None, 2])), "'age' has a missing value .*nullable", "age"),
         (FRAME.assign(ward=pd.Series(["A", None, "B"], dtype=object)), "'ward' has a missing value", "ward"),
         (FRAME.assign(n=["1", "2", "12"]), "'n' contains a value outside its 2 declared categories", "n"),
-        (FRAME.assign(age=["1", "2", "x"]), "'age' must hold numbers but contains a value that is not one", "age"),
-        (FRAME.assign(age=[1, 2, "x"]), "'age' must hold numbers but contains a value that is not one", "age"),
-        (FRAME.assign(age=pd.Timestamp("2020-01-01")), "'age' must hold numbers", "age"),
+        (
+            FRAME.assign(age=["1", "2", "x"]),
+            "'age' must contain numbers only but contains a value that is not a number",
+            "age",
+        ),
+        (
+            FRAME.assign(age=[1, 2, "x"]),
+            "'age' must contain numbers only but contains a value that is not a number",
+            "age",
+        ),
+        (FRAME.assign(age=pd.Timestamp("2020-01-01")), "'age' must contain numbers only", "age"),
         (FRAME.assign(salary=1), "'salary' that the schema does not", "salary"),
         (FRAME.rename(columns={"age": "agee"}), "no column 'age'. Did you mean 'agee'", "age"),
         (FRAME.iloc[:0], "0 sample", None),
         (FRAME.iloc[:, :0], r"0 feature\(s\) \(shape=\(, 0\)\) while a minimum of 1 is required.", None),
-        (FRAME.rename(columns={"age": 5}), "some column names are texts", None),
+        (FRAME.rename(columns={"age": 5}), "some column names are strings", None),
         (pd.concat([FRAME, FRAME], axis=1), "two columns share a name.* 'age' 2 times", None),
         (np.zeros((2, 3)), "X has 3 features, but Tree is expecting 4 features as input", None),
         (np.zeros(3), "Expected 2D array, got 1D array instead", None),
@@ -292,9 +300,9 @@ def test_threshold_at_zero_and_over_a_huge_range() -> None:
     huge = encoding_of(Column("x", "numeric", lower=-8e307, upper=8e307))
     x = huge.threshold(0, 40000)
     assert huge.encode([[np.nextafter(x, -np.inf)], [x]])[:, 0].tolist() == [39999, 40000]
-    with pytest.raises(ValueError, match="no such threshold"):
+    with pytest.raises(ValueError, match="has no threshold"):
         even.threshold(0, GRID_BINS)
-    with pytest.raises(ValueError, match="no such threshold"):
+    with pytest.raises(ValueError, match="has no threshold"):
         encoding_of(WARD).threshold(0, 1)
 
 

@@ -168,7 +168,7 @@ def test_a_header_tells_another_separator_or_encoding() -> None:
         (ValueError("Empty CSV file"), "the file is empty"),
         (ValueError("Multiple matches for FieldRef Anna Secret"), "the same name"),
         (PermissionError(13, "Anna Secret"), "Permission denied"),
-        (ValueError("Anna Secret"), "damaged or has another format"),
+        (ValueError("Anna Secret"), "damaged or not in the format of its name"),
     ],
 )
 def test_each_kind_has_its_line_and_no_record_is_shown(error: Exception, says: str) -> None:

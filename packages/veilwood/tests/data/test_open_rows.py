@@ -77,13 +77,17 @@ def test_folders_globs_and_datasets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says", "column"),
     [
-        ("code,size,class\n7,x,1\n", "column 'size' (must hold numbers|contains a value that is not a number)", "size"),
+        (
+            "code,size,class\n7,x,1\n",
+            "column 'size' (must contain numbers only|contains a value that is not a number)",
+            "size",
+        ),
         ("code,size,class\n7,1\n", "more or fewer values than the header", None),
         ("", "[Ee]mpty", None),
         ("code,class\n7,1\n", "no column 'size'", "size"),
         ("code,size\n7,1\n", "no column 'class'", "class"),
         ("code,size,class,more\n7,1,1,1\n", "'more' that the schema does not", "more"),
-        ("code,size,class\n", "holds no rows|0 sample", None),
+        ("code,size,class\n", "contains no rows|0 sample", None),
         ("code,size,class\n,1,1\n", "'code' has a missing value", "code"),
         ("code,size,class\n8,1,1\n", "'code' contains a value outside its 4 declared categories", "code"),
     ],

@@ -2,7 +2,7 @@
 """Encoded private rows in batches: one pass or several, each aggregated into counts.
 
 Only this module decides what happens to a row that does not fit the schema (``encode_rows``). ``open_rows`` chooses the
-source, ``file_source`` makes those of files, ``veilwood_engines`` those of databases and clusters; ``trees`` counts.
+source. ``file_source`` makes sources of files, ``veilwood_engines`` of databases and clusters. ``trees`` counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from veilwood.progress import track_progress
 Sums: TypeAlias = Ints
 Made = TypeVar("Made")
 
-MAX_CELLS_PER_THREAD = 1 << 20  # above it threads share the sums instead of adding up their own
+MAX_CELLS_PER_THREAD = 1 << 20  # above this number, threads share one array of sums instead of each having one
 
 
 class Batch(NamedTuple):
@@ -44,7 +44,7 @@ class Batch(NamedTuple):
 
 
 class Count(Protocol):
-    """An integer aggregate of batches; aggregates of parts of the data sum to that of all rows.
+    """Integer aggregate of batches. The aggregates of disjoint subsets of the rows add up to that of all rows.
 
     Must be picklable, since workers of a cluster receive it, and must have no side effects.
     """
@@ -54,7 +54,7 @@ class Count(Protocol):
 
 
 class RowFilter(Protocol):
-    """A filter that keeps a fraction of the rows, drawn by a secret key: the same rows in every pass.
+    """Filter that selects a fraction of the rows with a secret key: the same rows in every pass.
 
     Must be picklable, since workers of a cluster receive it. An engine that executes none of this library's code, such
     as a database, draws by ``key`` and the contents of a row instead.
@@ -70,14 +70,14 @@ class RowFilter(Protocol):
 
     @property
     def held_out(self) -> bool:
-        """Whether the held-out rows are kept, or the others."""
+        """Whether the held-out rows are selected, or the other rows."""
 
     def __call__(self, batch: Batch) -> Batch:
-        """Return the rows of a batch that are kept."""
+        """Return the selected rows of a batch."""
 
 
 class AggregatePass(Protocol):
-    """A pass over all rows that returns the sums of ``count``: the signature of ``Source.aggregate``."""
+    """Function that passes over all rows and returns the sums of ``count``, as ``Source.aggregate`` does."""
 
     def __call__(self, count: Count, /, *, n_jobs: int | None = 1) -> Sums:
         """Return the sums of all batches."""
@@ -85,20 +85,22 @@ class AggregatePass(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Source:
-    """Rows that can be read several times, in the same batches and with the same numbering each time.
+    """Source of private rows, which returns the same batches with the same row numbers in every pass.
 
     Attributes
     ----------
     single_pass : bool
-        Whether the rows can be read only once, as those of an iterator.
+        Whether the rows can be read only once, like those of an iterator.
     n_partitions : int
         Upper limit of partition numbers.
     preserves_rows : bool
-        Whether each row of the table is exactly one row here, whatever its contents. With weights, which copy rows, or
-        with a holdout that is drawn by contents, a replaced row changes the number of rows.
+        Whether each row of the table is exactly one row of the source, whatever its contents. If weights copy rows, or
+        contents decide the holdout, replacing a row can change the number of rows.
     """
 
-    _read: Callable[[], Iterator[Callable[[], Batch]]]  # batches not encoded yet: the consumer encodes them
+    _read: Callable[
+        [], Iterator[Callable[[], Batch]]
+    ]  # functions that return one batch each; the consumer calls them, which encodes the batch
     single_pass: bool = False
     n_partitions: int = 1
     preserves_rows: bool = field(default=True, kw_only=True)
@@ -109,7 +111,7 @@ class Source:
             yield unread()
 
     def map_batches(self, function: Callable[[Batch], Made], *, n_jobs: int | None = 1) -> Iterator[Made]:
-        """Read all rows once and apply ``function`` to each batch, in order; threads take a few batches at a time."""
+        """Read all rows once and apply ``function`` to each batch, in order. Threads take a few batches at a time."""
         if (n_threads := count_threads(n_jobs)) == 1:
             yield from map(function, self.batches())
             return
@@ -123,7 +125,7 @@ class Source:
                 yield made.popleft().result()
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
-        """Read all rows once and return the sums of ``count``: exact, hence private.
+        """Read all rows once and return the sums of ``count``. They are exact, hence private.
 
         Threads take turns in reading; each encodes and counts its own batches, so that no core waits.
         """
@@ -142,7 +144,7 @@ class Source:
                         return
                     yield own()
             except BaseException:
-                stopped.set()  # the others need not go on
+                stopped.set()  # the other threads can stop
                 raise
 
         with ThreadPoolExecutor(n_threads) as pool:
@@ -157,14 +159,14 @@ class Source:
         return self.share_sums(total)
 
     def make_backend(self, columns: Sequence[Any], n_outputs: int) -> RowBackend | None:
-        """Return a backend that keeps these rows where they are, or None if rows are to be read into memory.
+        """Return a backend that leaves these rows in place, or None if rows must be read into memory.
 
         ``columns`` are the bins of each column (``forests.adaptive.contingency.BinnedColumn``).
         """
         return None
 
     def select_part(self, row_filter: RowFilter) -> Source:
-        """Return the fraction of the rows that a filter keeps."""
+        """Return a source of the rows that a filter selects."""
 
         def read_filtered() -> Iterator[Callable[[], Batch]]:
             for unread in self._read():
@@ -174,16 +176,16 @@ class Source:
 
     @property
     def executed_statements(self) -> list[str] | None:
-        """Hashes of the statements that a database has run so far, or None if rows are read here."""
+        """Hashes of the statements that a database has executed so far, or None if this process reads the rows."""
         return None
 
     @property
     def is_complete(self) -> bool:
-        """Whether this process holds all rows; otherwise its sums are a part of the result, or a share of it."""
+        """Whether this process has all rows. Otherwise its sums are partial sums or secret shares."""
         return True
 
     def share_sums(self, sums: Sums) -> Sums:
-        """Return the sums, or what stands for joint sums if other owners hold rows too (``secure.protocols``)."""
+        """Return the sums, or secret shares of the joint sums if several owners have rows (``veilwood_secure``)."""
         return sums
 
     def check_passes(self, multi_pass: bool, estimator_name: str) -> None:
@@ -199,7 +201,7 @@ def _read_filtered(unread: Callable[[], Batch], row_filter: RowFilter) -> Batch:
     return row_filter(unread())
 
 
-# -- features and target of a table together: the rows that fit, or a refusal of all of them -----------------------
+# -- encoding of features and target: the valid rows, or an error for the whole table ------------------------------
 
 
 def view_table(X: Any, encoding: Encoding, invalid: Invalid) -> Table:
@@ -208,7 +210,7 @@ def view_table(X: Any, encoding: Encoding, invalid: Invalid) -> Table:
         return Table.from_data(X, width=len(encoding.columns) if invalid == "drop" else None)
     except VeilwoodError:
         raise
-    except Exception:  # of another library, whose words may hold cells
+    except Exception:  # an error of another library, whose message may contain values
         raise OutOfSchemaError("the table cannot be read. Hint: pass a dataframe, a 2-D array or a file.") from None
 
 
@@ -243,7 +245,7 @@ def encode_rows(
 
 
 def split_target(piece: Any) -> tuple[Any, Any]:
-    """Return the table and the target of a piece of a stream: ``(X, y)``, or a table that holds the target."""
+    """Return table and target of a piece of a stream, which is ``(X, y)`` or a table that contains the target."""
     return piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
 
 
@@ -253,7 +255,7 @@ def empty_batch(encoding: Encoding) -> Batch:
 
 
 def select_rows(batch: Batch, *factors: Bools | Ints | None) -> Batch:
-    """Return each row as often as the product of the factors says; a mask is a factor of 0 or 1."""
+    """Return each row repeated by the product of the factors. A mask is a factor of 0 or 1."""
     given = [factor for factor in factors if factor is not None]
     if not given:
         return batch
@@ -274,7 +276,7 @@ def open_memory(
     id_filter: IdFilter | None = None,
     weights: Weights | None = None,
 ) -> Source:
-    """Encode a table and its target."""
+    """Encode a table and its target, and return their source."""
     table = view_table(X, encoding, invalid)
     batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap), estimator=estimator)
     of_id = copies = None
@@ -294,10 +296,10 @@ def open_memory(
 
 
 def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid) -> Source:
-    """Make a source of an iterator of tables. The consumer of a batch encodes it."""
+    """Return a source that reads an iterator of tables. The consumer of a batch encodes it."""
     if cap is not None:
         raise UseError(
-            f"how often a row of each {cap.id!r} counts cannot be decided while rows stream by. "
+            f"the rows of a stream cannot be limited per {cap.id!r}, because they are read only once. "
             "Hint: pass files or a table, which can be read several times."
         )
 
@@ -310,7 +312,7 @@ def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None
             first_row += table.n_rows
         if not first_row and invalid == "refuse":
             raise OutOfSchemaError(
-                "the iterator held no batches. Hint: pass a new iterator; this one may have been read before."
+                "the iterator returned no batches. Hint: pass a new iterator; this iterator may have been read before."
             )
 
     return Source(read_pieces, single_pass=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Canonical text of a value: the only place that decides whether two values are the same id or the same category.
 
-Every source, engine and format uses this module, so that a person is one person and a category one category in
-every file format. Each value is read by itself: neither its column's type nor other rows matter.
+Every source, engine and format uses this module, so that ids and categories match across file formats. Each value is
+read independently: neither the type of its column nor other rows matter.
 
 | value | text |
 |---|---|
@@ -46,13 +46,13 @@ import pyarrow as pa
 
 ColumnValues: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
 
-NO_VALUE: Final = object()  # marks a position without a value: neither text, nor number, nor missing
+NO_VALUE: Final = object()  # stands for a value that cannot be read: neither text, nor number, nor missing
 
-_MAX_ZEROS: Final = 400  # digits; enough for every float of 64 bits
+_MAX_ZEROS: Final = 400  # digits; enough for every 64-bit float
 _LONG_INTEGER: Final = 10**_MAX_ZEROS
-_FIRST_ROUNDED: Final = str(2**53)  # below it a float of 64 bits holds every integer
+_FIRST_ROUNDED: Final = str(2**53)  # below this number, a 64-bit float represents every integer exactly
 
-# Digits are those of ASCII: \d would take others.
+# ASCII digits only: \d would match others.
 _NUMBER: Final = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]{1,20}))?")
 _MOMENT: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[ T]([0-9]{2}:[0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?"
@@ -64,7 +64,7 @@ _BOOLEAN_TEXTS: Final = {"true": "True", "false": "False"}
 
 
 class NoText(Enum):
-    """Reason why a value has no text."""
+    """Reason why a value has no canonical text."""
 
     MISSING = -1
     UNUSABLE = -2
@@ -92,7 +92,7 @@ def to_canonical_text(value: Any) -> str | NoText:
             return _canonicalize_text(str.__str__(value))
         case bool() | np.bool_():
             return str(bool(value))
-        case np.timedelta64() | datetime.timedelta():  # before np.integer, which numpy takes the former for
+        case np.timedelta64() | datetime.timedelta():  # before np.integer, of which np.timedelta64 is a subclass
             return _format_duration(value)
         case int() | np.integer():
             return _format_integer(int(value))
@@ -102,7 +102,7 @@ def to_canonical_text(value: Any) -> str | NoText:
             return _format_decimal(value)
         case bytes() | bytearray() | memoryview():
             return _canonicalize_text(_decode_bytes(value))
-        case datetime.datetime() if value is not pd.NaT:  # pd.Timestamp is one
+        case datetime.datetime() if value is not pd.NaT:  # includes pd.Timestamp
             return _canonicalize_text(str(_to_utc(value)))
         case datetime.date() if value is not pd.NaT:
             return value.isoformat()
@@ -117,9 +117,9 @@ def to_canonical_text(value: Any) -> str | NoText:
 
 
 def to_canonical_id(value: Any) -> str | NoText:
-    """Return the text of an id: as ``to_canonical_text``, but a number that a float has rounded is unusable.
+    """Return the canonical text of an id, as ``to_canonical_text`` does, but reject numbers that a float has rounded.
 
-    It could stand for two people.
+    A rounded id could belong to two people: it is unusable.
 
     Examples
     --------
@@ -132,7 +132,7 @@ def to_canonical_id(value: Any) -> str | NoText:
 
 @cache
 def prefix_reader(length: int) -> TextReader:
-    """Return a reader of the first ``length`` characters of a value's text.
+    """Return a function that reads the first ``length`` characters of the text of a value.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def prefix_reader(length: int) -> TextReader:
 
 @cache
 def date_part_reader(part: str) -> TextReader:
-    """Return a reader of the year, month, weekday or hour of a date. A value that is not a date is unusable.
+    """Return a function that reads the year, month, weekday or hour of a date. Values other than dates are unusable.
 
     Examples
     --------
@@ -184,7 +184,7 @@ DATE_PARTS: Final[dict[str, Callable[[datetime.datetime], int]]] = {
 
 
 def to_canonical_texts(values: Iterable[Any], read: TextReader = to_canonical_text) -> list[str | NoText]:
-    """Return the texts of many values; integers of an array are read at once where their digits are the text.
+    """Return the texts of many values. Integer arrays are read at once if digits are the canonical text.
 
     Examples
     --------
@@ -212,7 +212,7 @@ def _may_be_rounded(value: Any, text: str) -> bool:
         return abs(float(value)) >= 2.0 ** (bits + 1)
     if isinstance(value, str | bytes | bytearray | memoryview):
         given = value if isinstance(value, str) else _decode_bytes(value)
-        # Digits alone were not written by a float, and a fraction is not rounded to an integer.
+        # A float does not write digits alone, and a number with a fraction was not rounded to an integer.
         if text != given and "." not in text and _NUMBER.fullmatch(given):
             digits = text.removeprefix("-")
             return (len(digits), digits) >= (len(_FIRST_ROUNDED), _FIRST_ROUNDED)
@@ -254,7 +254,7 @@ def _format_digits(sign: str, digits: str, exponent: int) -> str:
 def _format_integer(number: int) -> str:
     return (
         str(number) if abs(number) < _LONG_INTEGER else _format_number_text(str(Decimal(number)))
-    )  # ``str`` refuses to write long ones
+    )  # ``str`` raises for very long integers
 
 
 def _format_float(number: Any) -> str | NoText:
@@ -262,7 +262,7 @@ def _format_float(number: Any) -> str | NoText:
         return NoText.MISSING
     if not np.isfinite(number):
         return "inf" if number > 0 else "-inf"
-    if isinstance(number, float):  # np.float64 is one
+    if isinstance(number, float):  # includes np.float64
         return _format_number_text(float.__repr__(number))
     return _format_number_text(np.format_float_scientific(number, trim="-"))
 
@@ -276,7 +276,7 @@ def _format_decimal(number: Decimal) -> str | NoText:
 
 
 def _format_number_text(number: str) -> str:
-    """Parse what ``repr`` or ``str`` writes of a number: every form of it is a number here."""
+    """Format a number that ``repr`` or ``str`` has written, in any of their notations."""
     sign, whole, fraction, exponent_sign, exponent = _NUMBER.fullmatch(number).groups("")  # type: ignore[union-attr]
     return _format_digits(sign, whole + fraction, int(exponent_sign + exponent or "0") - len(fraction))
 
@@ -303,10 +303,10 @@ def _format_timestamp(
 
 
 def _to_utc(moment: datetime.datetime) -> datetime.datetime:
-    """Convert to UTC here: an offset may have seconds and fractions of them, which no text has."""
+    """Convert to UTC. Done before formatting, because offsets may have fractions of seconds, which text cannot show."""
     try:
         return moment if moment.tzinfo is None else moment.astimezone(datetime.UTC)
-    except (ValueError, OverflowError):  # before the first year
+    except (ValueError, OverflowError):  # before year 1
         return moment
 
 
@@ -318,7 +318,7 @@ def _format_datetime64(moment: np.datetime64) -> str:
 
 
 def _format_time(text: str) -> str:
-    """Format a time of day without trailing zeros of a second, whatever the resolution of the column."""
+    """Format a time of day without trailing zeros in its seconds, whatever the resolution of the column."""
     time, point, rest = text.partition(".")
     parts = rest.rstrip("0") if rest.isdecimal() else rest  # a zone may follow
     return f"{time}{point if parts else ''}{parts}"
@@ -327,7 +327,7 @@ def _format_time(text: str) -> str:
 def _format_duration(duration: Any) -> str | NoText:
     try:
         return NoText.MISSING if pd.isna(duration) else str(pd.Timedelta(duration))
-    except (ValueError, OverflowError):  # months have no length
+    except (ValueError, OverflowError):  # months have no fixed length
         return NoText.UNUSABLE
 
 
@@ -362,7 +362,7 @@ def write_categories(
 def _write_codes(categories: Categories, values: ColumnValues, out: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | None:
     codes, texts = factorize_texts(values, categories.read)
     numbers = [categories.known.get(text, categories.unknown) for text in texts]
-    numbers += [categories.unusable, categories.missing]  # these serve the codes -2 and -1
+    numbers += [categories.unusable, categories.missing]  # these entries are for the codes -2 and -1
     found: npt.NDArray[np.int32] = np.array(numbers, np.int32).take(codes)
     if not found.size or found.min() >= 0:
         out[:] = found
@@ -372,7 +372,7 @@ def _write_codes(categories: Categories, values: ColumnValues, out: npt.NDArray[
 
 
 def iter_values(values: ColumnValues) -> Iterable[Any]:
-    """Iterate over the values of a column; a value that its library cannot convert becomes an unusable object."""
+    """Iterate over the values of a column. A value that its library cannot convert becomes an unusable object."""
     try:
         if isinstance(values, pa.ChunkedArray):
             return [cell for chunk in values.chunks for cell in _arrow_values(chunk)]
@@ -402,7 +402,7 @@ def factorize_texts(
     """
     try:
         return _factorize_column(values, read)
-    except Exception:  # a value that its column cannot convert or compare: then one by one, with the same result
+    except Exception:  # some value cannot be converted or compared: read one by one, with the same result
         return _factorize_each(iter_values(values), read)
 
 
@@ -415,7 +415,7 @@ def _factorize_column(values: ColumnValues, read: TextReader) -> tuple[npt.NDArr
     # be written: which text such a value gets would depend on the rows before it.
     dtype = getattr(values.dtype, "subtype", values.dtype)  # of a sparse column
     objects = dtype.kind == "O" if isinstance(dtype, np.dtype) else getattr(dtype, "storage", "") == "python"
-    if objects or dtype in (np.float16, np.longdouble):  # of which pandas changes the precision
+    if objects or dtype in (np.float16, np.longdouble):  # pandas changes the precision of these types
         return _factorize_each(values.to_numpy(), read)
     codes, uniques = pd.factorize(values)
     return _mark_missing_codes(codes, to_canonical_texts(np.asarray(uniques), read))
@@ -427,14 +427,14 @@ def _factorize_arrow(values: pa.ChunkedArray, read: TextReader) -> tuple[npt.NDA
     try:
         coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
         coded = coded.chunk(0) if coded.num_chunks == 1 else coded.combine_chunks()
-        codes = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy()  # they may be unsigned
-    except (pa.ArrowException, AttributeError):  # a type that cannot be numbered, or one that holds nulls alone
+        codes = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy()  # indices may be unsigned
+    except (pa.ArrowException, AttributeError):  # a type that cannot be dictionary-encoded, or contains only nulls
         return _factorize_each((cell for chunk in values.chunks for cell in _arrow_values(chunk)), read)
     return _mark_missing_codes(codes.astype(np.intp), to_canonical_texts(_arrow_values(coded.dictionary), read))
 
 
 def _can_unify_dictionaries(kind: Any) -> bool:
-    """Return True if Arrow unifies the dictionaries of chunks without a change; short floats may change."""
+    """Return True if Arrow unifies the dictionaries of chunks without changing values, as it may for short floats."""
     return not (pa.types.is_floating(kind) or pa.types.is_temporal(kind))
 
 
@@ -447,7 +447,7 @@ def _arrow_values(values: Any) -> Any:
         return values.to_numpy(zero_copy_only=False)
     if types.is_time(kind):
         return [text and _format_time(text) for text in values.cast(pa.string()).to_pylist()]
-    if types.is_run_end_encoded(kind):  # whose floats would become those of 64 bits
+    if types.is_run_end_encoded(kind):  # otherwise floats would become 64-bit
         import pyarrow.compute as compute  # slow to load
 
         return _arrow_values(compute.run_end_decode(values))
@@ -456,7 +456,7 @@ def _arrow_values(values: Any) -> Any:
 
 def _factorize_each(values: Iterable[Any], read: TextReader) -> tuple[npt.NDArray[np.intp], list[str]]:
     numbering: dict[str | NoText, int] = {}
-    known: dict[str | int, int] = {}  # texts and integers read before; True is neither
+    known: dict[str | int, int] = {}  # texts and integers read before; excludes booleans
 
     def code_of(cell: Any) -> int:
         known_texts = type(cell) in (str, int)
@@ -474,7 +474,7 @@ def _factorize_each(values: Iterable[Any], read: TextReader) -> tuple[npt.NDArra
 def _mark_missing_codes(
     codes: npt.NDArray[np.intp], texts: list[str | NoText]
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Give each value without a text the code of its reason."""
+    """Set the code of each value without a text to that of its reason."""
     known_texts = [text for text in texts if isinstance(text, str)]
     if len(known_texts) < len(texts):
         place = iter(range(len(known_texts)))

@@ -25,7 +25,7 @@ Label: TypeAlias = str | int | float | bool
 LabelType = Literal["text", "int", "float", "bool"]
 TextRule = Literal["missing", "limit"]
 
-MAX_CATEGORIES: Final = 65535  # category codes are uint16, and one code is kept for missing values
+MAX_CATEGORIES: Final = 65535  # category codes are uint16, and one code is reserved for missing values
 
 
 class _Transform(NamedTuple):
@@ -42,7 +42,7 @@ TRANSFORMS: Final[dict[str, _Transform]] = {
 
 
 def did_you_mean(name: str, known_names: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` for the nearest of ``known_names``, or nothing."""
+    """Return `` Did you mean 'x'?`` for the most similar of ``known_names``, or an empty string."""
     small = {one.lower(): one for one in known_names}
     near = difflib.get_close_matches(name.lower(), list(small), n=1)
     return f" Did you mean {small[near[0]]!r}?" if near else ""
@@ -59,8 +59,8 @@ class Column:
     kind : {"categorical", "numeric"}
         Whether the values are labels or numbers.
     values : sequence, categorical only
-        Every category that can occur: texts, numbers or booleans. They are kept as the text by which categories are
-        compared (``veilwood.data.canonical`` has the rule): 1, 1.0, "1" and "1.0" are all the category "1".
+        Every category that can occur: strings, numbers or booleans. They are stored as the text by which categories are
+        compared (see ``veilwood.data.canonical``): 1, 1.0, "1" and "1.0" are all the category "1".
     lower, upper : float, numeric only
         Public bounds. Numbers outside are clamped to them.
     nullable : bool, default False
@@ -68,21 +68,21 @@ class Column:
     bins : int, optional, numeric only
         Number of bins of equal width (after ``transform``), for methods that need few bins.
     cutoffs : sequence of float, numeric only
-        Bin boundaries for such methods instead. A value equal to a cutoff belongs to the bin on its right.
+        Bin boundaries for such methods, instead of ``bins``. A value equal to a cutoff belongs to the bin on its right.
     transform : {"log1p", "sqrt", "asinh"}, optional, numeric only
         Scale on which bins have equal width.
     other : str, optional, categorical only
         Category of all values that are not in ``values``; itself one of ``values``.
     prefix : int, optional, categorical only
-        Number of leading characters that count, for example the first two of a postcode.
+        Number of leading characters to use, for example the first two of a postcode.
     part : {"year", "month", "weekday", "hour"}, optional
-        Part of a date that counts, as a number or a category. Dates are written as 2026-01-31 or 31.1.2026; weekdays
+        Part of a date to use, as a number or a category. Dates are written as 2026-01-31 or 31.1.2026; weekdays
         are 1 (Monday) to 7.
     of : str, optional
-        Column of the table to read, if its name differs: so one date can give a year and a month.
+        Column of the table to read, if its name differs. Several columns can read one date: its year, its month.
     texts : {"missing", "limit"}, optional, numeric only
-        What a text that is not a number counts as: a missing value; or the number that it limits, as in <0.6 or >200,
-        and otherwise a missing value. Needs ``nullable``. By default such values are rejected.
+        How to read text that is not a number: "missing" as a missing value; "limit" as the number in text such as <0.6
+        or >200, and otherwise as a missing value. Requires ``nullable``. By default such values are rejected.
     whole : bool, default False, numeric only
         Whether all numbers are integers, as days are. Effects are then shown between integers.
     aliases : mapping, categorical only
@@ -128,7 +128,7 @@ class Column:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise SchemaError(f"a column name must be a non-empty text, not {short_repr(self.name)}.")
+            raise SchemaError(f"a column name must be a non-empty string, not {short_repr(self.name)}.")
         if not isinstance(self.nullable, bool):
             raise self._schema_error(f"'nullable' is {short_repr(self.nullable)}", "use true or false")
         if not isinstance(self.whole, bool):
@@ -289,7 +289,7 @@ class Column:
         return number
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; keys at their defaults are left out."""
+        """Return the JSON form, without keys at their defaults."""
         out: dict[str, Any] = {}
         for key in COLUMN_KEYS:
             value = getattr(self, key)
@@ -305,7 +305,7 @@ class Column:
         return out
 
     def describe(self) -> str:
-        """Return a short description of the values that the column takes."""
+        """Return a short description of the allowed values."""
         words: list[str] = []
         if self.kind == "categorical":
             words.append(", ".join(map(self._describe_category, self.values[:8])))
@@ -332,7 +332,7 @@ class Column:
 
 
 def _infer_labels(values: list[Any], texts: tuple[str, ...]) -> tuple[LabelType, tuple[Label, ...]]:
-    """Return the declared values in their common type, or as texts."""
+    """Return the declared values in their common type, or as strings."""
     if all(isinstance(value, bool | np.bool_) for value in values):
         return "bool", tuple(map(bool, values))
     numbers = [value for value in values if isinstance(value, int | float | np.integer | np.floating)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Contribution bounds, one rule for all sources: every id counts as k rows at most, and row weights.
+"""Contribution bounds (every id counts as at most k rows, in all sources) and row weights.
 
-When two ids are the same is decided in ``canonical``.
+``canonical`` decides whether two ids are the same.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from veilwood.privacy.neighbours import Rows, RowsOf, Unit
 from veilwood.safe_io import is_int_in
 
 IdFilter = Callable[[str], bool]
-"""Whether an id, by its canonical text, is in a part of the units."""
+"""Predicate on the canonical text of an id: True if the id is in the selected fraction of the units."""
 NO_ID = -1  # a row without a usable id, which never counts
 
 
 def copies_per_row(ids: Ints, order: NDArray[np.uint64], at_most: int, *, shared: bool = True) -> Ints:
     """Return how often each row counts, so that all rows of an id together count ``at_most`` times.
 
-    The m rows of an id share this number evenly; the first ones in the given order take what is left over, and beyond
-    ``at_most`` rows all of it. If it is not ``shared``, the first ``at_most`` rows count once each. Either way the
-    result depends on the order of that id's rows alone. Rows without an id do not count.
+    The m rows of an id share this number evenly, and the first rows in the given order take the remainder. If m exceeds
+    ``at_most``, only the first ``at_most`` rows count. If not ``shared``, the first ``at_most`` rows count once each.
+    Either way, the result depends on the order of that id's rows alone. Rows without an id do not count.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def copies_per_row(ids: Ints, order: NDArray[np.uint64], at_most: int, *, shared
 
 
 def order_by_time(times: NDArray[np.integer[Any]], order: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return an order by time, and by the upper bits of ``order`` within one time.
+    """Return sort keys by time; rows of the same time are ordered by the upper bits of ``order``.
 
     >>> order_by_time(np.array([1, 0]), np.array([1 << 20, 1 << 40], np.uint64)).argsort().tolist()
     [1, 0]
@@ -69,11 +69,11 @@ def bound_contributions(
 ) -> list[Ints]:
     """Return how often each row counts (``copies_per_row``, at random), given the id columns of all partitions.
 
-    ``id_filter`` tells which ids take part at all, if a fraction of them is held out. ``times``, which may be filled
-    while the partitions are read, has the time of every row: the first rows count once each, at random among those of
-    one time, because later rows must not change how often earlier ones count.
+    ``id_filter`` selects the ids that take part, if a fraction is held out. ``times`` has the time of every row, and
+    may be filled while the partitions are read. With it, the earliest rows count once each (at random among rows of
+    the same time), because later rows must not change how often earlier rows count.
     """
-    numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
+    numbering: dict[str, int] = {}  # exact, because ids with the same number would share one bound
     columns: list[Ints] = []
     for partition in partitions:
         pieces = [np.empty(0, np.int64)]
@@ -105,11 +105,11 @@ def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[Ind
 def unknown_id_error(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
     """Return the error for a row whose id is missing or unusable."""
     problem = "a missing value" if missing else "an id that is neither text nor an integer"
-    rounded = "" if missing else " (floats beyond 2^53 are rounded)"
+    rounded = "" if missing else " (floats from 2^53 on are rounded)"
     kind = Problem.MISSING if missing else Problem.UNUSABLE
     return OutOfSchemaError(
         f"column {cap.id!r} has {problem}{rounded}, so the row cannot be assigned to a unit. "
-        "Hint: drop such rows, or give each of them its own id.",
+        "Hint: drop such rows, or give each row its own id.",
         column=cap.id,
         problems=((cap.id, kind.label),),
     )
@@ -152,26 +152,26 @@ MAX_WEIGHT = 10_000
 
 
 class Weights(NamedTuple):
-    """Row weights as given, and the largest weight that counts."""
+    """Row weights as passed, and the maximum weight."""
 
     values: Any
     max_weight: int
 
     @classmethod
     def validated(cls, values: Any, max_weight: object) -> Weights:
-        """Return weights with their declared maximum."""
+        """Return validated weights with their declared maximum."""
         if max_weight is None:
             raise UseError(
                 "sample_weight needs a public bound on the weight of one row. "
-                "Hint: set max_weight, for example 10: the largest weight "
-                "that counts, as a parameter of the estimator; noise grows with it."
+                "Hint: set the parameter max_weight of the estimator, for "
+                "example to 10. Larger weights are clipped, and noise grows with max_weight."
             )
         return cls(values, check_max_weight(max_weight))
 
     def draw_copies(self, n_rows: int, invalid: Invalid) -> Ints:
         """Return the number of copies of each row: its weight, clipped to the maximum, rounded up or down at random.
 
-        Each weight is read by itself, like a number of the table. With "drop", a row without a weight does not count.
+        Each weight is read independently of other rows. With "drop", a row without a weight does not count.
 
         Notes
         -----
@@ -211,7 +211,7 @@ def check_max_weight(max_weight: object) -> int:
 
 
 def scale_unit(unit: Unit, max_weight: int) -> Unit:
-    """Return the unit scaled by ``max_weight``: it protects that many times as many rows.
+    """Return a unit that protects ``max_weight`` times as many rows.
 
     >>> scale_unit(Rows(1), 3)
     Rows(k=3)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queries about private rows, in public terms that every engine can translate.
+"""Queries about private rows, in a public form that every engine can translate.
 
 Forests of fixed structure run a ``batches.Count`` over encoded rows; a ``DeclarativeCount`` is also a group of cell
 queries, for an engine that executes none of this library's code (``veilwood_engines.sql`` compiles them to SQL).
-PrivateForest asks ``RowQuery`` objects of a ``RowBackend``, which keeps a score per row between them. Every engine
-returns the same integers, with one function that matches each kind of query.
+PrivateForest runs ``RowQuery`` objects on a ``RowBackend``, which stores a score per row between queries. Every engine
+has one function per kind of query and returns the same integers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SumKind: TypeAlias = Literal["classes", "moments", "pair"]
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A test of one column: codes from ``starts[i]`` to below ``starts[i + 1]`` go to ``targets[i]``."""
+    """Test of one column: codes from ``starts[i]`` to below ``starts[i + 1]`` go to ``targets[i]``."""
 
     column: int
     starts: tuple[int, ...]
@@ -41,7 +41,7 @@ CellRule: TypeAlias = "int | float | Split | None"
 
 @dataclass(frozen=True, eq=False)
 class CellQuery:
-    """A query for one contingency table: the cell of a row is the sum of the results of its rules."""
+    """Query for one contingency table. The cell of a row is the sum of the results of the rules."""
 
     rules: tuple[CellRule, ...]
     n_cells: int
@@ -49,14 +49,14 @@ class CellQuery:
 
 @dataclass(frozen=True, repr=False)
 class KeyedRowHash:
-    """A keyed hash of a row's contents, reduced to ``n_buckets`` buckets: equal rows get equal buckets."""
+    """Keyed hash of the contents of a row, reduced to ``n_buckets`` buckets: equal rows get equal buckets."""
 
     key: bytes
     n_buckets: int
 
 
 class RunCellQueries(Protocol):
-    """Runs cell queries where the rows are."""
+    """Function that runs cell queries where the rows are stored."""
 
     def __call__(self, queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None) -> list[Ints]:
         """Return, for each query, an array with one line per cell.
@@ -97,7 +97,7 @@ def split_by_code(
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One column of a contingency table: a partition of its bins into groups."""
+    """Axis of a contingency table: one column, with its bins partitioned into groups."""
 
     feature: int
     """Index of the column."""
@@ -154,7 +154,7 @@ class ContingencyTable:
 
 @dataclass(frozen=True, eq=False)
 class TableSet(Sequence[ContingencyTable]):
-    """Many tables over shared axes, given by indices: hundreds of candidates per round need no object each."""
+    """Many tables over shared axes, stored as indices: hundreds of candidates per round without an object for each."""
 
     axes: tuple[Axis, ...]
     members: Int32s
@@ -189,7 +189,7 @@ class TableSet(Sequence[ContingencyTable]):
 
 
 ALL_ROWS: Final = ContingencyTable(())
-"""The table without columns: one cell, which has every row."""
+"""Contingency table without columns: one cell that contains every row."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,7 +201,7 @@ class RowsByCell:
 
 @dataclass(frozen=True, eq=False)
 class ClassesByCell:
-    """Count the rows of each class in each cell of several tables, one below the other: shape (cells, classes)."""
+    """Count the rows of each class in each cell of several tables, stacked: shape (cells, classes)."""
 
     tables: Sequence[ContingencyTable]
     n_classes: int
@@ -209,19 +209,19 @@ class ClassesByCell:
 
 @dataclass(frozen=True)
 class TargetSums:
-    """Sum the target and its distance to the upper bound, in levels: together ``TARGET_LEVELS`` per row."""
+    """Sum the target and its distance from the upper bound, in levels that total ``TARGET_LEVELS`` per row."""
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualHistogram:
-    """Count the rows by residual: at most a mark and above the one before; the last mark takes the rest."""
+    """Count the rows by residual: bin i ends at mark i, inclusive, and the last bin includes all larger residuals."""
 
     marks: Ints
 
 
 @dataclass(frozen=True, eq=False)
 class GradientSums:
-    """Add up gradients (``row_backend.row_gradients``) in each cell of several tables: shape (cells, outputs)."""
+    """Sum gradients (``row_backend.row_gradients``) in each cell of several tables: shape (cells, outputs)."""
 
     tables: Sequence[ContingencyTable]
     n_classes: int
@@ -230,9 +230,10 @@ class GradientSums:
 
 @dataclass(frozen=True, eq=False)
 class EvidenceGain:
-    """Sum the derivative of each row's log-likelihood by the common weight of all steps, clipped to ``max_gain``.
+    """Sum the derivatives of log-likelihoods of rows by the common weight of all steps, clipped to ``max_gain``.
 
-    It is the gradient times the score that these steps added, in ``SCORE_UNITS``: positive if they are underweighted.
+    The derivative is the gradient times the score that the steps added, in ``SCORE_UNITS``. It is positive if the steps
+    are underweighted.
     """
 
     start: Int32s
@@ -242,11 +243,11 @@ class EvidenceGain:
 
 
 RowQuery: TypeAlias = RowsByCell | ClassesByCell | TargetSums | ResidualHistogram | GradientSums | EvidenceGain
-"""A query that every engine answers, with the same integers."""
+"""Query that every engine answers with the same integers."""
 
 
 class RowBackend(ABC):
-    """Private rows with a score each, in memory or elsewhere. Answers are exact, hence private."""
+    """Private rows, each with a score, in memory or elsewhere. Answers are exact, hence private."""
 
     @property
     def supports_holdout(self) -> bool:
@@ -258,7 +259,7 @@ class RowBackend(ABC):
         """Return the sum over all rows that are not held out."""
 
     def run_together(self, asked: Sequence[RowQuery]) -> list[Ints]:
-        """Return ``run`` of several queries, in one pass where the engine can."""
+        """Return the results of several queries, computed in one pass if the engine supports it."""
         return [self.run(query) for query in asked]
 
     @abstractmethod
@@ -267,10 +268,10 @@ class RowBackend(ABC):
 
     @abstractmethod
     def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
-        """Add the value of each row's cell to its scores, for all rows."""
+        """Add the value of its cell to the scores of each row."""
 
     def hold_out(self, fraction: float) -> None:
-        """Hold out a secret random fraction of the rows, drawn independently; only ``run_on_holdout`` reaches them."""
+        """Hold out a secret random fraction of the rows, drawn independently. Only ``run_on_holdout`` reads them."""
         raise MechanismError("this backend cannot hold out rows.")
 
     def run_on_holdout(self, count: Callable[[Any], Ints]) -> Ints:
@@ -280,9 +281,9 @@ class RowBackend(ABC):
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
         """Return the non-empty cells of columns and classes, ascending, and their counts.
 
-        With a ``fraction`` below 1, of a secret random sample of the rows.
+        With a ``fraction`` below 1, counts only a secret random sample of the rows.
         """
         raise MechanismError("this backend cannot list non-empty cells.")
 
-    def close(self) -> None:  # noqa: B027  # a backend in this process has nothing to release
-        """Release rows that are kept on other machines."""
+    def close(self) -> None:  # noqa: B027  # a backend in this process has nothing to free
+        """Free rows that are stored on other machines."""

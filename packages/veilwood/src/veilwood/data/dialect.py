@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CSV dialects: separator, encoding, decimal sign, thousands separator and null words.
 
-A dialect is public and part of the schema. ``fit`` never guesses it, since one row could change a guess; drafts do, for
-a person to review (``drafting.draft.guess_dialect``).
+A dialect is public and part of the schema. ``fit`` never guesses it, because one row could change the guess. Drafts
+guess it, for a person to review (``drafting.draft.guess_dialect``).
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from veilwood.errors import OutOfSchemaError, SchemaError, short_repr
 
 ENCODINGS: Final = ("utf-8", "latin-1", "iso-8859-2", "iso-8859-15", "cp1250", "cp1251", "cp1252", "cp437", "cp850")
 SEPARATORS: Final = (",", ";", "\t", "|")
-_DECIMAL_SIGNS: Final = {".": ".", ",": ",", "either": ".,"}  # characters that separate a fraction
+_DECIMAL_SIGNS: Final = {".": ".", ",": ",", "either": ".,"}  # decimal separators
 _THOUSANDS: Final = ("", ".", ",", "'", " ")
 MONEY: Final = "€$£¥"
 CURRENCIES: Final = "EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN|CZK"
 SPACES: Final = " \t\u00a0\u2009\u202f"
-_MAX_NUMBER_LENGTH: Final = 400  # letters, blanks included
+_MAX_NUMBER_LENGTH: Final = 400  # characters, including blanks
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Dialect:
     money : bool, default False
         Whether numbers may have a currency sign before or after them.
     decimals : mapping
-        Decimal signs of columns that differ from ``decimal``: one export often mixes two programs, sometimes in one
+        Decimal signs of columns that differ from ``decimal``. An export often mixes two conventions, sometimes in one
         column ("either").
 
     Examples
@@ -103,7 +103,7 @@ class Dialect:
 
     @classmethod
     def from_dict(cls, data: object) -> Dialect:
-        """Build a dialect from its JSON form. Unknown keys are rejected, since they would change how rows are read."""
+        """Build a dialect from its JSON form. Unknown keys are rejected: they could change how rows are read."""
         if isinstance(data, Dialect):
             return data
         known = {entry.name for entry in fields(cls)}
@@ -114,7 +114,7 @@ class Dialect:
         return cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form; keys at their defaults are left out."""
+        """Return the JSON form, without keys at their defaults."""
         given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {
             key: list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
@@ -124,7 +124,7 @@ class Dialect:
 
     @cached_property
     def plain_numbers(self) -> bool:
-        """Whether numbers need no conversion: a point, no thousands separator, no currency signs."""
+        """Whether numbers need no conversion: decimal point, no thousands separator, no currency signs."""
         return self.decimal == "." and not self.thousands and not self.money and not self.decimals
 
     def of(self, column: str) -> Dialect:
@@ -140,12 +140,12 @@ class Dialect:
 
     @cached_property
     def codec(self) -> str:
-        """Name of a Python codec that decodes every byte: one invalid value must not stop the others."""
+        """Name of a Python codec that decodes every byte, so that one invalid value does not block the others."""
         return _total_codec(self.encoding)
 
     def number(self, text: str) -> str | None:
-        """Return a number in Python's notation, or None if the text is not a number in this dialect."""
-        if len(text) > _MAX_NUMBER_LENGTH:  # matching takes time with the square of the length
+        """Convert a number to Python's notation. Return None if the text is not a number in this dialect."""
+        if len(text) > _MAX_NUMBER_LENGTH:  # the time of matching grows with the square of the length
             return None
         found = _number_pattern(self._number_signs, self.thousands, self.money).fullmatch(text)
         if found is None or not (found["whole"] or found["rest"]):
@@ -157,7 +157,7 @@ class Dialect:
         """Convert the numbers of a text column to Python's notation, value by value. Other texts stay invalid."""
         if self.plain_numbers:
             return values
-        # Most values are digits and perhaps a decimal sign: these all at once, with the same result.
+        # Most values are digits and perhaps a decimal sign: convert them all at once, with the same result.
         plain = pc.match_substring_regex(values, f"^-?[0-9]+([{self._number_signs}][0-9]+)?$")
         usual = pc.fill_null(plain, False).combine_chunks()
         cells = values.combine_chunks()
@@ -175,10 +175,10 @@ class Dialect:
 
 
 class FrozenTexts(dict[str, str]):
-    """Texts by text, immutable because schemas are compared and hashed."""
+    """Immutable dict of strings: schemas are compared and hashed."""
 
     def _reject_change(self, *_: object, **__: object) -> Any:
-        raise TypeError("a schema is immutable. Hint: make a new one.")
+        raise TypeError("a schema is immutable. Hint: create a new schema.")
 
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = setdefault = clear = _reject_change
 
@@ -204,7 +204,7 @@ def _supported_encoding(name: str) -> str | None:
 
 @cache
 def _total_codec(encoding: str) -> str:
-    """Register a variant of a one-byte encoding that decodes every byte; Python's own raises at an undefined one."""
+    """Register a variant of a one-byte encoding that decodes every byte. Python's own raises at undefined bytes."""
     if encoding in ("utf-8", "latin-1"):
         return encoding
     table = "".join(bytes([byte]).decode(encoding, "replace").replace("\ufffd", chr(byte)) for byte in range(256))
@@ -240,7 +240,7 @@ def _number_pattern(signs: str, thousands: str, money: bool) -> re.Pattern[str]:
 
 
 DIALECT: Final = Dialect()
-"""The usual dialect of programs: commas, decimal points, UTF-8, and empty missing values."""
+"""Default dialect: commas, decimal points, UTF-8, and empty missing values."""
 
 
 def read_header(open_file: Callable[[], Any], display_name: str, dialect: Dialect = DIALECT) -> list[str]:
@@ -250,9 +250,9 @@ def read_header(open_file: Callable[[], Any], display_name: str, dialect: Dialec
         text = io.TextIOWrapper(stream, encoding=codec, errors="replace", newline="")
         try:
             names = next(filter(None, csv.reader(text, delimiter=dialect.sep)), [])
-        except csv.Error:  # a name without an end
+        except csv.Error:  # a quoted name without an end
             names = ["\n"]
-    if any("\n" in name or "\r" in name for name in names):  # it may hold rows, which no message may show
+    if any("\n" in name or "\r" in name for name in names):  # a name may contain rows, which messages must not show
         raise OutOfSchemaError(
             f"cannot read {display_name!r}: a name in its first line is too long or continues in the next line. "
             "Hint: close its quotation mark."

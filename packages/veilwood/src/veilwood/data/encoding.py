@@ -42,9 +42,9 @@ _TextColumn = tuple[
 ]  # name, categories and cells; where the codes go
 
 GRID_BINS: Final = 65535
-"""Bins of equal width of a numeric range; one uint16 code is left for missing values."""
+"""Bins of equal width of a numeric range; one uint16 code is reserved for missing values."""
 DEFAULT_BINS: Final = 5
-"""Bins of a numeric column whose schema gives neither ``bins`` nor ``cutoffs``, where a method needs few."""
+"""Default number of bins for methods that need few, if a column declares neither ``bins`` nor ``cutoffs``."""
 TARGET_LEVELS: Final = 65535
 """A regression target is rounded to the integers 0 (its lower bound) to TARGET_LEVELS (its upper bound)."""
 
@@ -55,24 +55,24 @@ _BLOCK_ROWS: Final = 8192  # a block of an array with a few dozen columns stays 
 
 @dataclass(frozen=True)
 class EncodedColumn:
-    """Meaning of the codes of one column."""
+    """Properties of the codes of one column."""
 
     name: str
     """The name of the column."""
     ordered: bool
-    """Whether the order of codes means something (numeric columns)."""
+    """Whether codes are ordered (numeric columns)."""
     n_codes: int
-    """Codes are ``0 .. n_codes - 1``, the code of missing values included."""
+    """Number of codes, ``0 .. n_codes - 1``, including the code of missing values."""
     missing_code: int | None
     """The code of a missing value, always the last; None where missing values are refused."""
 
 
 class _ColumnEncoder:
-    """Encoder of one column of numbers."""
+    """Encoder of one numeric column."""
 
     def __init__(self, column: Column, numeric: Literal["grid", "bins"], dialect: Dialect) -> None:
         self.column, self.dialect = column, dialect
-        # Raw values where the code goes up by one. None: cells of equal width, found by arithmetic.
+        # Values at which the code increases by one; None for bins of equal width, which need no table.
         self.edges: Floats | None = None
         self.n_bins = len(column.values)
         self.categories = _make_categories(column) if column.kind == "categorical" else None
@@ -91,7 +91,7 @@ class _ColumnEncoder:
         return EncodedColumn(name, self.column.kind == "numeric", self.n_bins + nullable, missing_code)
 
     def write_codes(self, values: canonical.ColumnValues, codes: Codes, parse: bool) -> Kinds | None:
-        """Write the codes of one column of numbers. Return the kinds of problems, or None if there are none."""
+        """Write the codes of one numeric column. Return the kinds of problems, or None if there are none."""
         if self.column.part is not None:
             found, kinds = _read_date_parts(self.column, values)
             codes[:] = self.encode_numbers(found)
@@ -113,7 +113,7 @@ class _ColumnEncoder:
         return lower, GRID_BINS / (upper - lower)
 
     def mark_missing(self, values: Any, codes: Codes, kinds: Kinds | None = None) -> Kinds | None:
-        """Give missing numbers their code; return their problems if the column is not nullable."""
+        """Write the code of missing numbers. Return them as problems if the column is not nullable."""
         missing = np.isnan(values)
         if not missing.any():
             return kinds
@@ -133,7 +133,10 @@ class _ColumnEncoder:
     def thresholds(self, wanted: NDArray[np.integer[Any]]) -> Floats:
         """Return, for each code, the smallest float64 that gets this code or a higher one (-inf for 0)."""
         if self.column.kind != "numeric" or wanted.min(initial=0) < 0 or wanted.max(initial=0) >= self.n_bins:
-            raise ValueError(f"{self.column.name!r} has no such threshold: give codes of numbers, 0 to the last")
+            raise ValueError(
+                f"{self.column.name!r} has no threshold for a code outside those of "
+                "numbers. Hint: pass codes from 0 to the last."
+            )
         if self.edges is not None:
             return np.asarray(np.concatenate([[-np.inf], self.edges])[wanted])
         # Bisection over all float64 between the bounds, in their own order: at most 64 steps, exact.
@@ -149,8 +152,8 @@ class _ColumnEncoder:
 
 
 def _grid_codes(values: Floats, lower: float | Floats, scale: float | Floats) -> Codes:
-    """Encode numbers on a grid of equal bins, or a column of them for each pair of ``lower`` and ``scale``."""
-    # Each step is monotone after rounding, so the code never falls as the number grows.
+    """Encode numbers on a grid of equal bins, with one grid, or one per column, given by ``lower`` and ``scale``."""
+    # Each step is monotone after rounding, so a larger number never gets a lower code.
     with np.errstate(over="ignore", invalid="ignore"):
         cells = values - lower
         cells *= scale
@@ -163,7 +166,7 @@ def _equal_width_edges(column: Column, n_bins: int) -> Floats:
     return _compute_edges(*column.bounds, column.transform, n_bins)
 
 
-@lru_cache(maxsize=64)  # half a megabyte each; encodings of one schema are made again and again
+@lru_cache(maxsize=64)  # half a megabyte per entry; the same schema is encoded many times
 def _compute_edges(lower: float, upper: float, transform: str | None, n_bins: int) -> Floats:
     share = np.arange(1, n_bins) / n_bins
     edges = np.asarray(lower + (upper - lower) * share)
@@ -193,7 +196,8 @@ class Encoding:
         "grid" encodes numbers on a fine grid of ``GRID_BINS`` bins, for threshold splits; "bins" by the schema's
         ``bins`` or ``cutoffs`` (``DEFAULT_BINS`` otherwise), for multiway splits.
     first_by : str, optional
-        Column of categories in order of time: of an id with more rows than its bound, the first rows in time count.
+        Categorical column whose values are in chronological order. If an id has more rows than its bound, its earliest
+        rows count.
 
     Examples
     --------
@@ -223,7 +227,7 @@ class Encoding:
 
     def __post_init__(self) -> None:
         if self.numeric not in ("grid", "bins"):
-            raise ValueError(f"numeric={self.numeric!r}. Hint: use 'grid' or 'bins'.")
+            raise ValueError(f"numeric must be 'grid' or 'bins', not {self.numeric!r}. Hint: pass one of them.")
         coders = tuple(_ColumnEncoder(column, self.numeric, self.schema.dialect) for column in self.schema.features)
         object.__setattr__(self, "_coders", coders)
         object.__setattr__(self, "columns", tuple(coder.encoded_column for coder in coders))
@@ -235,11 +239,11 @@ class Encoding:
 
     @property
     def time_index(self) -> int | None:
-        """Index of the column of times, by which rows of an id are counted first; None if rows are drawn at random."""
+        """Index of the time column that orders the rows of an id, or None if rows are drawn at random."""
         return None if self.first_by is None else self.schema.feature_names.index(self.first_by)
 
     def encode_times(self, table: Table) -> Codes:
-        """Return the code of each row in the column of times; rows without a valid one get any code."""
+        """Return the code of each row in the time column. Rows without a valid time get an arbitrary code."""
         coder, times = self._coders[self.time_index or 0], np.zeros(table.n_rows, np.uint16)
         assert coder.categories is not None
         canonical.write_categories([(coder.categories, self.column_values(table, coder.column.name), times)])
@@ -259,7 +263,7 @@ class Encoding:
             Columns of a dataframe are matched by name, in any order, and the target is skipped if present.
             Columns of an array are matched by position.
         allowed_extra : collection of str
-            Further columns to skip if present.
+            Additional columns to skip if present.
         estimator : str
             Name of the caller, for error messages.
 
@@ -282,13 +286,13 @@ class Encoding:
         allowed_extra: Collection[str] = (),
         estimator: str = "the schema",
     ) -> tuple[Codes, Problems]:
-        """Encode the valid values of a table and return the problems of its rows. ``parse`` reads texts as numbers."""
+        """Encode the valid values of a table and return its problems. ``parse`` reads strings as numbers."""
         return self._read_columns(table, parse, allowed_extra, estimator, [])
 
     def _read_columns(
         self, table: Table, parse: bool, allowed_extra: Collection[str], estimator: str, texts: list[_TextColumn]
     ) -> tuple[Codes, Problems]:
-        """Encode a table, together with further columns of categories."""
+        """Encode a table, together with additional categorical columns."""
         places = self.column_positions(table, allowed_extra=allowed_extra, estimator=estimator)
         codes = np.zeros((len(self.columns), table.n_rows), dtype=np.uint16).T
         problems = Problems(self.schema.features, self.schema.target)
@@ -316,7 +320,7 @@ class Encoding:
         allowed_extra: Collection[str] = (),
         estimator: str = "the schema",
     ) -> tuple[Codes, Int32s, Problems]:
-        """Encode features and target as ``read_features`` does. If ``y`` is None, the table holds the target."""
+        """Encode features and target as ``read_features`` does. If ``y`` is None, the table contains the target."""
         column, names = self.schema.target, table.names or ()
         if y is None and column.source not in names:
             raise OutOfSchemaError(
@@ -373,7 +377,7 @@ class Encoding:
             return table.column(self.schema.feature_names.index(name))
         (column,) = (column for column in (*self.schema.features, self.schema.target) if column.name == name)
         found = table.column_by_name(column.source)
-        assert found is not None  # column_positions() has seen it
+        assert found is not None  # column_positions() has checked that the column exists
         return found
 
     def column_positions(
@@ -451,7 +455,7 @@ def _view_table(X: Any) -> Table:
 def check_names(
     schema: Schema, names: Collection[str], *, allowed_extra: Collection[str] = (), target: bool = False
 ) -> None:
-    """Raise OutOfSchemaError if a table lacks a feature (or the target) or has an unknown column; name all of them."""
+    """Raise OutOfSchemaError that names all missing and unknown columns of a table, if there are any."""
     wanted = [column.source for column in schema.features] + [schema.target.source] * target
     allowed = {*schema.sources, *allowed_extra}
     unknown = [name for name in names if name not in allowed and not schema.allows(name)]
@@ -478,7 +482,7 @@ def _quote_columns(names: list[str]) -> str:
 
 
 def class_labels(schema: Schema) -> AnyArray:
-    """Return the classes in the type and order that the schema declares. No row has an influence.
+    """Return the classes in the type and order that the schema declares, independently of the data.
 
     Examples
     --------
@@ -491,7 +495,7 @@ def class_labels(schema: Schema) -> AnyArray:
 
 
 def _text_reader(column: Column) -> canonical.TextReader:
-    """Return the function that turns a value into the text to compare: all of it, its prefix, or a part of a date."""
+    """Return the function that maps a value to the text to compare: the whole text, a prefix, or a part of a date."""
     if column.part is not None:
         return canonical.date_part_reader(column.part)
     return canonical.to_canonical_text if column.prefix is None else canonical.prefix_reader(column.prefix)
@@ -511,9 +515,9 @@ def _values_at(table: Table, place: int) -> canonical.ColumnValues:
 
 
 def _read_date_parts(column: Column, values: canonical.ColumnValues) -> tuple[Floats, Kinds | None]:
-    """Return a part of each date as a number, NaN if there is none, and the problems of values present."""
+    """Return a part of each date as a number (NaN without a valid date), and the problems of non-missing values."""
     codes, texts = canonical.factorize_texts(values, _text_reader(column))
-    numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two serve the codes -2 and -1
+    numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two entries are for the codes -2 and -1
     return numbers[codes], unusable_kinds(codes)
 
 

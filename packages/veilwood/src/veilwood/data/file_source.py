@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources of files, which are read again in each pass; checks of whole files; and the spool for streams."""
+"""Sources that read files again in each pass, checks of whole files, and the spool for streams."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _HASH_BYTES: Final = 16  # two ids share a checksum with a probability of at mos
 
 @dataclass(repr=False)
 class ChangeDetector:
-    """Detects rows that changed between passes, by checksums, for files whose stamps do not show it.
+    """Detector of rows that changed between passes: compares checksums if file stamps do not show every change.
 
     Rows are identified by position: the contribution bound and the assignment to trees hold for every pass.
     """
@@ -53,19 +53,19 @@ class ChangeDetector:
     lock: Any = field(default_factory=threading.Lock)
 
     def check_unchanged(self, kind: str, file: File, partition: int, first_row: int, checksum: int) -> None:
-        """Remember a checksum. Raise FileError if it differs from the earlier one."""
+        """Store the checksum of a batch. Raise FileError if it differs from the checksum of an earlier pass."""
         with self.lock:
             before = self.checksums.setdefault((kind, partition, first_row), checksum)
         if before != checksum:
             raise FileError(
-                f"the rows of {file.display_name} changed between two passes, or came in another order. "
-                "Hint: sort them, or pass vw.spool(...) to keep them in a temporary file."
+                f"the rows of {file.display_name} changed between two passes, or came in a different order. "
+                "Hint: sort the rows, or pass vw.spool(...) to store them in a temporary file."
             )
 
 
 @dataclass(frozen=True, repr=False)
 class _FileReader:
-    """Reads the same rows of the same files in each pass."""
+    """Reader that returns the same rows of the same files in each pass."""
 
     files: list[File]
     encoding: Encoding
@@ -88,7 +88,7 @@ class _FileReader:
             yield ids
 
     def read_rows(self, copies: list[Ints] | None) -> Iterator[Callable[[], Batch]]:
-        """Read all rows, each as often as it counts; the caller encodes a batch by calling what is yielded."""
+        """Read all rows, each as often as it counts. Yields functions that encode and return one batch each."""
         empty = True
         for partition, file in enumerate(self.files):
             row = 0
@@ -140,7 +140,7 @@ class _FileReader:
 
 
 def _leave_room(batch: Batch, cap: RowsOf | None) -> Batch:
-    """Return a batch whose rows can count ``at_most`` times each without taking the numbers of the next batch."""
+    """Return a batch with spaced row numbers, so that each row can count ``at_most`` times."""
     return batch if cap is None else batch._replace(first_row=batch.first_row * cap.at_most)
 
 
@@ -153,8 +153,8 @@ def open_files(
     batch_rows: int,
     id_filter: contributions.IdFilter | None = None,
 ) -> Source:
-    """Make a source of the files that ``files.find_files`` finds."""
-    with _all_problems(X, encoding, id_names(cap)):  # Arrow looks into the first rows of CSV
+    """Return a source of the files that ``files.find_files`` finds."""
+    with _all_problems(X, encoding, id_names(cap)):  # Arrow infers types from the first rows of a CSV file
         files = find_matching_files(X, encoding.schema, id_names(cap), as_bytes=invalid == "drop")
     reader, copies = _FileReader(files, encoding, cap, invalid, batch_rows), None
     if cap is not None:
@@ -171,14 +171,15 @@ def open_files(
 def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
     if any(column.source == cap.id and column.kind == "numeric" for column in (*schema.features, schema.target)):
         raise OutOfSchemaError(
-            f"column {cap.id!r}, which the privacy unit names, is also a number of the schema: in a text file, 7 and "
-            "07 are one number but may be two people. Hint: remove it from the schema, or write Parquet.",
+            f"column {cap.id!r}, which the privacy unit names, is also a numeric column of the schema: "
+            "in a text file, 7 "
+            "and 07 are one number but may be two people. Hint: remove the column from the schema, or write Parquet.",
             column=cap.id,
         )
 
 
 def _checksum_of_ids(ids: ColumnValues, cap: RowsOf, invalid: Invalid) -> int:
-    """Return a checksum of the ids by row. The hash is cryptographic, so no two ids that collide can be found."""
+    """Return a checksum of the ids by row. The hash is cryptographic, so no one can find two ids that collide."""
     codes, texts = contributions.encode_ids(ids, cap, invalid)
     each = b"".join(_hash_bytes(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
     return int.from_bytes(_hash_bytes(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
@@ -190,7 +191,7 @@ def _hash_bytes(data: bytes) -> bytes:
 
 @contextmanager
 def _all_problems(X: Any, encoding: Encoding, extra: Collection[str]) -> Iterator[None]:
-    """Let an error about values name all problems of all rows: which came first must not show in a message."""
+    """Make an error about values name all problems of all rows, so that it does not reveal which came first."""
     try:
         yield
     except OutOfSchemaError as error:
@@ -200,7 +201,7 @@ def _all_problems(X: Any, encoding: Encoding, extra: Collection[str]) -> Iterato
 
 
 def _reopen_as_text(X: Any, schema: Schema) -> Iterator[File]:
-    """Open files again with every value as it is in the file; other sources stay as they are."""
+    """Open files again with all values as unchanged strings. Other sources are opened as before."""
     for each in X if isinstance(X, list | tuple) else [X]:
         if isinstance(each, File) and each.location is None:
             yield each
@@ -222,7 +223,7 @@ def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str]) -> N
 
 
 def _encode_all(file: File, encoding: Encoding) -> Iterator[tuple[Table, int, Codes, Problems]]:
-    """Yield each batch of a file, its first row, its codes and its problems, whether or not rows fit."""
+    """Yield each batch of a file with its first row number, its codes and the problems of its values."""
     first_row = 0
     for table in file.read_batches(list(encoding.schema.sources), _BATCH_ROWS):
         codes, _, problems = encoding.read_rows(table, parse=file.is_text)
@@ -233,9 +234,9 @@ def _encode_all(file: File, encoding: Encoding) -> Iterator[tuple[Table, int, Co
 # -- a check of whole files --------------------------------------------------------------------------------------------
 
 
-@dataclass(repr=False)  # it is as private as the rows
+@dataclass(repr=False)  # the object is as private as the rows
 class Violation:
-    """One kind of problem in one column: the number of rows that have it, and examples if values may be shown."""
+    """One kind of problem in one column: the number of affected rows, with examples if values may be shown."""
 
     column: str
     kind: Problem
@@ -264,7 +265,7 @@ class CheckResult:
     counts: dict[str, dict[str, int]]
 
     def format_counts(self) -> str:
-        """Return the counts as a table, with a line per column that has any."""
+        """Return the counts as a table with one line per column that has any such value."""
         kinds = ("missing", "below", "above", "other")
         lines: list[tuple[str, ...]] = [("column", *kinds)]
         lines += [
@@ -279,7 +280,7 @@ class CheckResult:
 
 
 def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
-    """Read all files behind a path and return every column and kind of problem; none if all rows fit the schema."""
+    """Read all files behind a path and return the violations of the schema, by column and kind of problem."""
     encoding, violations, n_rows = Encoding(schema), dict[tuple[str, Problem], Violation](), 0
     counts = {column.name: Counter[str]() for column in schema.features}
     files = find_matching_files(path, schema, as_bytes=True, skip_rows=False)
@@ -318,20 +319,20 @@ def _count_values(encoding: Encoding, feature: int, table: Table, codes: Codes, 
 
 _MAX_BYTES: Final = 1 << 50
 
-# Rows, a mask of those that fit, and their ids.
+# Rows, a mask of the valid rows, and the ids of the rows.
 _EncodedPiece: TypeAlias = "tuple[Batch, Bools, ColumnValues | None]"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Spool:
-    """Rows that may be written to a temporary file: the result of ``spool``."""
+    """Result of ``spool``: rows that may be written to a temporary file."""
 
     rows: Any
     at_most: int
     folder: str | PathLike[str] | None
 
     def iter_pieces(self) -> Iterator[Any]:
-        """Iterate over the pieces of rows that have not been read."""
+        """Iterate over the unread pieces of the rows."""
         if is_relation(self.rows):
             relation = open_relation(self.rows)
             return relation.to_batches(list(relation.names), _BATCH_ROWS)
@@ -347,19 +348,20 @@ def spool(rows: Any, *, at_most: int = 1 << 34, folder: str | PathLike[str] | No
     """Allow rows that can be read only once to be stored in a temporary file during a fit.
 
     Most forests read the rows several times. A spool makes that possible for streams (iterators of tables, Arrow
-    streams) and for queries that may return rows in another order each time.
+    streams) and for queries that may return rows in a different order each time.
 
-    The file holds rows as the schema encodes them, two bytes per value, and no id. Only its owner can read it. It never
-    has a name if the system allows that; otherwise its name is removed at once. It is deleted when the fit ends or the
-    process dies. Deleted data may remain on a disk: if that matters, choose a folder in memory or on an encrypted disk.
+    The file contains rows as the schema encodes them, two bytes per value, and no id. Only its owner can read it. It
+    never has a name if the system supports that; otherwise its name is removed at once. The file is deleted when the
+    fit ends or the process dies. Deleted data may remain on a disk: if that matters, choose a folder in memory or on an
+    encrypted disk.
 
     Parameters
     ----------
     rows : iterator, Arrow stream, relation or query
         The rows.
     at_most : int, default 16 GiB
-        Maximum size of the file in bytes. More rows are rejected, even with ``invalid="drop"``. That reveals something
-        about their number, so choose the limit by the disk, not close to what is needed.
+        Maximum size of the file in bytes. More rows are rejected, even with ``invalid="drop"``. Rejection
+        reveals something about the number of rows, so base the limit on the disk, not on the expected size.
     folder : path, optional
         Folder of the file. Default: the system's folder for temporary files.
 
@@ -387,7 +389,7 @@ def open_spool(
     batch_rows: int,
     id_filter: contributions.IdFilter | None,
 ) -> Source:
-    """Encode all rows into the temporary file and make a source of it."""
+    """Encode all rows into the temporary file and return a source that reads this file."""
     times: list[Any] | None = None if encoding.first_by is None else [np.empty(0, np.uint16)]
     encoded = _encode_pieces(pieces, encoding, cap, invalid, times)
     try:
@@ -399,10 +401,10 @@ def open_spool(
             else:
                 (copies,) = contributions.bound_contributions([ids], cap, invalid, id_filter, times)
             file.flush()
-            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
+            held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # keeps the file alive
     except OSError as error:
         raise FileError(
-            f"the temporary file cannot be written ({type(error).__name__}). Hint: pass another folder=..."
+            f"the temporary file cannot be written ({type(error).__name__}). Hint: pass a different folder=..."
         ) from None
     stored = pa.ipc.open_file(pa.py_buffer(held))
 
@@ -415,7 +417,7 @@ def open_spool(
             first_row += batch.num_rows
         if not first_row and invalid == "refuse":
             raise OutOfSchemaError(
-                "the stream held no rows. Hint: pass a new stream; this one may have been read before."
+                "the stream contained no rows. Hint: pass a new stream; this stream may have been read before."
             )
         if not first_row:
             yield partial(empty_batch, encoding)
@@ -426,7 +428,7 @@ def open_spool(
 def _encode_pieces(
     pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid, times: list[Any] | None
 ) -> Iterator[_EncodedPiece]:
-    """Encode piece by piece, with the ids that the contribution bound needs, and the times if they decide."""
+    """Encode piece by piece, with the ids for the contribution bound and, if given, the times of the rows."""
     for piece in pieces:
         X, y = split_target(piece)
         table = view_table(X, encoding, invalid)

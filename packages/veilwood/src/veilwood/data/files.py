@@ -32,16 +32,16 @@ from veilwood.data.relations import FramePiece, Relation, concat_pieces, rebatch
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, OutOfSchemaError, SetupError, VeilwoodError, shorten_text
 
-MAX_ROW_BYTES: Final = 4 << 20  # longest row of CSV that is read; Arrow's blocks must hold a row
+MAX_ROW_BYTES: Final = 4 << 20  # bytes; longest CSV row that is read, since a block of Arrow must contain a whole row
 _UTF8_GROWTH: Final = 3  # largest factor by which a one-byte encoding grows in UTF-8
 _QUOTE: Final = ord('"')
-_LINE_ENDS: Final = (b"\n", b"\r")  # each ends a row; the empty one between the two of "\r\n" is skipped by Arrow
-_FIRST_ROUNDED: Final = 2.0**53  # from here on, a spreadsheet may have rounded an integer
+_LINE_ENDS: Final = (b"\n", b"\r")  # each ends a row; Arrow skips the empty row inside "\r\n"
+_FIRST_ROUNDED: Final = 2.0**53  # from this size on, a spreadsheet may have rounded an integer
 _UNREADABLE_ROW: Final = "a row that cannot be read"
 _BATCH_ROWS: Final = 65536
 
 OpenFile: TypeAlias = Callable[[], Any]
-"""Opens a file again, from its beginning."""
+"""Function that opens a file from its beginning."""
 
 
 # -- spreadsheets ------------------------------------------------------------------------------------------------------
@@ -69,7 +69,8 @@ def excel_dataset(display_name: str, open_file: OpenFile, nulls: Collection[str]
         )
     if len(set(names)) < len(names):
         raise OutOfSchemaError(
-            f"cannot read {display_name!r}: two columns have the same name or none. Hint: give each its own name."
+            f"cannot read {display_name!r}: two columns have the same name, or a column has no name. "
+            "Hint: give each column its own name."
         )
     columns = [[_value_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
     table = pa.table([pa.array(cells, pa.string()) for cells in columns], names=names)
@@ -79,7 +80,7 @@ def excel_dataset(display_name: str, open_file: OpenFile, nulls: Collection[str]
 
 
 def _read_sheet_rows(sheet: Any) -> list[list[Any]]:
-    """Read the sheet row by row: a row with a value that Python cannot hold has no usable values."""
+    """Read a sheet row by row. If Python cannot represent a value, all values of its row are unusable."""
     left = [""] * (sheet.start or (0, 0))[1]
     rows: list[list[Any]] = []
     unread = sheet.iter_rows()
@@ -96,7 +97,7 @@ def _value_text(value: Any, nulls: Collection[str]) -> str | None:
     text = to_canonical_text(value)
     if not isinstance(text, str) or text in nulls:
         return None
-    # The digits of a number that the sheet has rounded would pass for an id.
+    # Otherwise the digits of a number that the sheet rounded could pass for an id.
     return repr(float(value)) if isinstance(value, int | float) and abs(value) >= _FIRST_ROUNDED else text
 
 
@@ -104,7 +105,7 @@ def _value_text(value: Any, nulls: Collection[str]) -> str | None:
 
 
 class _CsvDataset:
-    """A CSV file with ``to_batches`` as an Arrow dataset has it, for remote files and for dropping long rows."""
+    """CSV file with the ``to_batches`` method of an Arrow dataset, for remote files and for dropping long rows."""
 
     def __init__(self, open_file: OpenFile, options: dict[str, Any], *, drop_long: bool) -> None:
         self._open_file, self._options, self._drop_long = open_file, options, drop_long
@@ -133,7 +134,7 @@ class _CsvDataset:
 
 
 class _ByteStream(io.RawIOBase):
-    """A readable file made of an iterator of bytes."""
+    """Readable file made from an iterator of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, b""
@@ -161,9 +162,11 @@ def drop_long_rows(
     b'a,b\\n"1\\n2",3\\n5,6'
     """
     edge = separator.encode() + b"".join(_LINE_ENDS)
-    held, dropping = b"", False  # the beginning of the current row, or whether that row is too long
+    held, dropping = b"", False  # start of the current row, and whether that row is too long
     inside, before, closed = False, ord("\n"), False  # state of the scan, see _row_ends
-    while piece := file.read(min(chunk, max_bytes)):  # never more, so that a row that lies within a piece is short
+    while piece := file.read(
+        min(chunk, max_bytes)
+    ):  # at most max_bytes, so that a row inside one piece is never too long
         first, last, inside, before, closed = _row_ends(piece, edge, inside, before, closed)
         if last < 0:
             held, dropping = (b"", True) if dropping or len(held) + len(piece) > max_bytes else (held + piece, False)
@@ -181,7 +184,7 @@ def drop_long_rows(
 
 
 def _row_ends(piece: bytes, edge: bytes, inside: bool, before: int, closed: bool) -> tuple[int, int, bool, int, bool]:
-    """Return the positions of the first and last line break that end a row (-1: none), and the state at the end.
+    """Return the positions of the first and last line breaks that end a row (-1: none), and the final state.
 
     The state: whether a quoted value is open, the last byte, and whether that byte closed a value.
     """
@@ -216,18 +219,19 @@ _ENCODING_HINT: Final = (
 
 def no_rows_error(display_name: str) -> OutOfSchemaError:
     """Return the error for a file without rows."""
-    return OutOfSchemaError(f"{display_name} holds no rows. Hint: check the path.")
+    return OutOfSchemaError(f"{display_name} contains no rows. Hint: check the path.")
 
 
 def _format_error(display_name: str, detail: str = "") -> OutOfSchemaError:
     return OutOfSchemaError(
-        f"cannot read {display_name!r}: it is damaged or has another format{detail}. Hint: write the file again, with "
+        f"cannot read {display_name!r}: it is damaged or not in the format of its name{detail}. Hint: "
+        "write the file again, with "
         f"a name that ends in its format ({ENDINGS})."
     )
 
 
 def diagnose_header(display_name: str, open_file: OpenFile, dialect: Dialect, wanted: Collection[str]) -> str | None:
-    """Return, from the header alone, a message if a CSV file has another separator or encoding than declared."""
+    """Return a message if the header of a CSV file has a different separator or encoding from the declared one."""
     if any("\ufffd" in name for name in read_header(open_file, display_name, dialect)):
         return f"the names of its columns are not in UTF-8. {_ENCODING_HINT}"
     return _diagnose_separator(display_name, open_file, dialect, wanted)
@@ -236,7 +240,7 @@ def diagnose_header(display_name: str, open_file: OpenFile, dialect: Dialect, wa
 def _diagnose_separator(
     display_name: str, open_file: OpenFile, dialect: Dialect, wanted: Collection[str] = ()
 ) -> str | None:
-    """Return, from the header alone, a message if another separator gives more names, or more of the wanted ones."""
+    """Return a message if another separator splits the header into more names, or more of the wanted names."""
     names = read_header(open_file, display_name, dialect)
     for sep in SEPARATORS:
         others = read_header(open_file, display_name, replace(dialect, sep=sep))
@@ -259,7 +263,7 @@ def unreadable_error(
         return OutOfSchemaError(f"cannot read {display_name!r}: it is not in UTF-8{detail}. {_ENCODING_HINT}")
     number = re.search(r"In CSV column #(\d+): ", text)
     if number:
-        # A damaged header is shorter, and a dataset has none.
+        # A damaged header is shorter, and a dataset has no header.
         names = [] if open_file is None else read_header(open_file, display_name, dialect)
         name = dict(enumerate(names)).get(int(number[1]))
         return OutOfSchemaError(
@@ -272,9 +276,9 @@ def unreadable_error(
         if open_file is not None and (other := _diagnose_separator(display_name, open_file, dialect)):
             return OutOfSchemaError(f"cannot read {display_name!r}: {other}")
         problem = f"a row has more or fewer values than the header{detail}"
-        hint = f"separate values by {dialect.sep!r}, and quote those that contain it"
+        hint = f"separate values by {dialect.sep!r}, and quote values that contain it"
     elif re.search("multiple (?:matches|columns)", text, re.I):
-        problem, hint = "two of its columns have the same name", "rename one"
+        problem, hint = "two of its columns have the same name", "rename one of them"
     elif "Empty CSV file" in text:
         problem, hint = "the file is empty", "name the columns in its first line"
     elif isinstance(error, OSError) and error.errno:
@@ -297,13 +301,13 @@ class File(NamedTuple):
     stamp: Any = ()  # the state when it was opened
     location: FileLocation | None = None
     dialect: Dialect = DIALECT
-    numeric: frozenset[str] = frozenset()  # columns whose numbers are texts of the dialect in the file
-    keep_text: bool = False  # they stay texts, for a reader that parses value by value
-    is_text: bool = False  # values are texts, some of them numbers
-    detects_changes: bool = False  # its stamp shows every change, so that rows need no checksums
+    numeric: frozenset[str] = frozenset()  # columns with numbers written in the dialect of the file
+    keep_text: bool = False  # whether these numbers stay strings, for a reader that parses value by value
+    is_text: bool = False  # values are strings, some of which are numbers
+    detects_changes: bool = False  # the stamp shows every change, so rows need no checksums
 
     def check_columns(self, schema: Schema, extra: Collection[str] = (), *, target: bool = True) -> None:
-        """Raise OutOfSchemaError if the file's columns are not those of the schema."""
+        """Raise OutOfSchemaError if the columns of the file do not match the schema."""
         try:
             check_names(schema, self.names, allowed_extra=extra, target=target)
         except OutOfSchemaError as error:
@@ -338,7 +342,7 @@ class File(NamedTuple):
                 if len(piece):
                     table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
                     yield self._parse_numbers(table)
-            # Rows are known by position: which ones a person may contribute was decided in an earlier pass.
+            # Rows are identified by position: an earlier pass decided which rows each person contributes.
             if self.read_state() != self.stamp:
                 raise FileError(
                     f"{self.display_name} changed while it was read. Hint: read a copy that does not change."
@@ -352,7 +356,7 @@ class File(NamedTuple):
             raise redacted_error(self.display_name, error) from None
 
     def _parse_numbers(self, table: Any) -> Any:
-        """Convert the numbers of a dialect value by value. An invalid one is rejected, or stays a text."""
+        """Convert numbers written in the dialect. Reject invalid numbers, or keep them with ``keep_text``."""
         for place, name in enumerate(table.column_names if self.numeric else ()):
             if name not in self.numeric:
                 continue
@@ -382,9 +386,9 @@ def find_files(
 ) -> list[File]:
     """Open the files, datasets or relations that the user passed.
 
-    The columns ``text_columns`` of a CSV file stay text; without a schema, all columns do. With ``as_bytes`` all values
-    of CSV stay as they are in the file, and rows with more or fewer values than the header are skipped, or rejected
-    without ``skip_rows``. CSV is read by ``dialect``, or else by the dialect of the schema.
+    The columns ``text_columns`` of a CSV file are read as strings; without a schema, all columns are. With
+    ``as_bytes``, CSV values are read as unchanged bytes. Rows with more or fewer values than the header are then
+    skipped, or rejected without ``skip_rows``. CSV is read in ``dialect``, by default that of the schema.
     """
     if is_dataset(X):
         return [_open_dataset(X, text_columns)]
@@ -403,7 +407,7 @@ def find_files(
 
 
 def find_matching_files(X: Any, schema: Schema, extra: Collection[str] = (), **options: Any) -> list[File]:
-    """Open files (``find_files``) and raise if the columns of one are not those of the schema."""
+    """Open files (``find_files``). Raise OutOfSchemaError if the columns of any file do not match the schema."""
     files = find_files(X, schema, extra, **options)
     for file in files:
         file.check_columns(schema, extra)
@@ -439,13 +443,13 @@ def _reject_cast_ids(dataset: Any, ids: Collection[str]) -> None:
             if field.name in held.names and held.field(field.name).type != field.type:
                 raise OutOfSchemaError(
                     f"the files of the dataset differ in the type of column {field.name!r}, which the privacy unit "
-                    "names: cast to one type, two people may become one. Hint: pass the paths of the files.",
+                    "names: after a cast to one type, two people may share an id. Hint: pass the paths of the files.",
                     column=field.name,
                 )
 
 
 def _dataset_stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
-    """Return size and modification time of the local files behind a dataset, if any."""
+    """Return the size and modification time of each local file behind a dataset."""
     found = [state for child in getattr(dataset, "children", ()) for state in _dataset_stamp(child)]  # of a union
     for name in getattr(dataset, "files", ()):
         found += local_file(name).read_stamp()
@@ -469,7 +473,7 @@ def _open_file(
     if place.is_tsv and dialect.sep == DIALECT.sep:
         dialect = replace(dialect, sep="\t")
     columns = () if schema is None else (*schema.features, schema.target)
-    # Columns with a rule for texts stay texts: the encoder reads them, in the dialect.
+    # Columns with a rule for text values stay strings: the encoder reads them in the dialect.
     plain = (column for column in columns if column.kind == "numeric" and column.part is None and not column.texts)
     numeric = frozenset(column.source for column in plain)
     drops_rows = as_bytes and skip_rows
@@ -489,7 +493,7 @@ def _open_file(
                 dataset = place.open_dataset(datasets.CsvFileFormat(**options))
         else:
             numeric, form = frozenset(), place.format
-            if form == "parquet":  # a text that the file stores once stays so in memory
+            if form == "parquet":  # keep dictionary encoding in memory
                 form = datasets.ParquetFileFormat(dictionary_columns=[each.source for each in columns if each.values])
             dataset = place.open_dataset(form)
         return File(
@@ -509,14 +513,14 @@ def _open_file(
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise unreadable_error(place.display_name, place.open, error, dialect) from None
-    except Exception as error:  # of a file system elsewhere
+    except Exception as error:  # from a remote file system
         raise redacted_error(place.display_name, error) from None
 
 
 def _csv_options(
     names: Collection[str], numeric: Collection[str], dialect: Dialect, as_bytes: bool, drops_rows: bool
 ) -> dict[str, Any]:
-    """Return options for Arrow: texts stay texts ("NA" and "?" are categories), null words are missing."""
+    """Return Arrow's CSV options: strings are unchanged ("NA" and "?" are categories), null words are missing."""
     types = dict.fromkeys(names, pa.binary() if as_bytes else pa.string())
     if dialect.plain_numbers and not as_bytes:
         types |= dict.fromkeys(numeric, pa.float64())
@@ -525,9 +529,9 @@ def _csv_options(
     handler = {"invalid_row_handler": lambda row: "skip"} if drops_rows else {}
     return {
         "convert_options": convert,
-        # Without it a block of the file may end at a line break inside a cell, and the rest of the cell become rows.
+        # Without this option, a block may end at a line break inside a cell, and the rest of the cell is read as rows.
         "parse_options": pa.csv.ParseOptions(delimiter=dialect.sep, newlines_in_values=True, **handler),
-        # Arrow gives up at a row longer than its blocks, measured after it was turned into UTF-8.
+        # Arrow fails on a row longer than its blocks, measured after conversion to UTF-8.
         "read_options": pa.csv.ReadOptions(
             block_size=MAX_ROW_BYTES * (1 if dialect.encoding == "utf-8" else _UTF8_GROWTH), encoding=dialect.codec
         ),

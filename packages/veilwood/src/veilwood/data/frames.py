@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A common view of in-memory tables of any library: named columns and their values.
+"""Common view of in-memory tables of any library: named columns and their values.
 
-Independent of any schema. Each value is read by itself, independently of other rows: texts of ids and categories in
-``canonical``, numbers in ``numbers``.
+Independent of any schema. Each value is read independently of other rows: ids and categories in ``canonical``, numbers
+in ``numbers``.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _COLUMN_VECTOR: Final = "A column-vector y was passed when a 1d array was expect
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A table in memory; ``names`` is None if columns are known by position only."""
+    """Table in memory. ``names`` is None if columns are identified by position only."""
 
     names: tuple[str, ...] | None
     n_rows: int
     n_columns: int
     column: Callable[[int], pd.Series[Any]]
-    array: AnyArray | None = None  # the table itself, where it is an array of numbers
-    arrow: pa.Table | None = None  # the table itself, where it is Arrow's
+    array: AnyArray | None = None  # the table itself, if it is a numeric array
+    arrow: pa.Table | None = None  # the table itself, if it is an Arrow table
 
     def column_by_name(self, name: str) -> ColumnValues | None:
-        """Return a column by name, in Arrow's form if the table is Arrow's, or None if it does not exist."""
+        """Return a column by name, as an Arrow array if the table is an Arrow table, or None if it does not exist."""
         if not self.names or name not in self.names:
             return None
         place = self.names.index(name)
@@ -49,8 +49,8 @@ class Table:
     def from_data(cls, X: Any, *, width: int | None = None) -> Table:
         """View a dataframe (pandas, polars, pyarrow, ...), a 2-D array or a list of rows.
 
-        With ``width``, the number of values per row, nothing about rows is rejected: a table may be empty, and rows of
-        a list that have another length have no usable values.
+        With ``width``, the number of values per row, no rows are rejected: a table may be empty, and list rows of a
+        different length have no usable values.
         """
         if isinstance(X, Table):
             return X
@@ -101,7 +101,7 @@ def is_scanner(X: Any) -> bool:
 
 
 def _is_arrow_class(kind: str, X: Any) -> bool:
-    """Compare with a class of ``pyarrow.dataset`` without importing it: if nobody has, nothing can be an instance."""
+    """Check for a class of ``pyarrow.dataset`` without importing it: if it is not imported, no instance exists."""
     loaded = sys.modules.get("pyarrow.dataset")
     return loaded is not None and isinstance(X, getattr(loaded, kind))
 
@@ -111,12 +111,12 @@ def _view_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:
     n_text = sum(isinstance(name, str) for name in names)
     if 0 < n_text < len(names):
         raise OutOfSchemaError(
-            "some column names are texts and some are not. Hint: set X.columns = X.columns.astype(str)."
+            "some column names are strings and some are not. Hint: set X.columns = X.columns.astype(str)."
         )
     if isinstance(native, pd.DataFrame):
-        if n_text:  # names are of one column each, and by name columns are found fastest
+        if n_text:  # names are unique, and lookup by name is fastest
             few = len(native) <= _FEW_ROWS and all(dtype == np.float64 for dtype in native.dtypes)
-            array = native.to_numpy() if few else None  # taking columns one by one would cost more than predicting
+            array = native.to_numpy() if few else None  # selecting columns one by one would take longer than predicting
             return Table(tuple(names), *native.shape, lambda place: native[names[place]], array)
         return Table(None, *native.shape, lambda place: native.iloc[:, place])
     return Table(tuple(names), *frame.shape, lambda place: _to_pandas(frame[:, place]))
@@ -128,7 +128,7 @@ def to_pandas(values: pa.ChunkedArray) -> pd.Series[Any]:
 
 
 def as_series(values: Any) -> pd.Series[Any] | None:
-    """Return a column of any dataframe library as a series of unchanged values, or None if it is none."""
+    """Return a column of any dataframe library as a series of unchanged values, or None for other objects."""
     if isinstance(values, pd.api.extensions.ExtensionArray):
         return pd.Series(values)
     column = nw.from_native(values, allow_series=True, pass_through=True)
@@ -136,13 +136,13 @@ def as_series(values: Any) -> pd.Series[Any] | None:
 
 
 def _to_pandas(column: nw.Series[Any]) -> pd.Series[Any]:
-    """Convert a column. Integers stay integers next to a null, which would make all of them floats by default."""
-    if column.dtype in (nw.Int128, nw.UInt128):  # pandas and Arrow have no such type
+    """Convert a column to pandas. Integers stay integers if the column has nulls; the default would be floats."""
+    if column.dtype in (nw.Int128, nw.UInt128):  # pandas and Arrow do not have these types
         return pd.Series(column.to_list(), dtype=object)
     if column.dtype.is_integer() and column.null_count():
         nullable: Any = str(column.dtype)  # Int8 to UInt64 are called the same in pandas
         return pd.Series(pd.array(column.to_list(), dtype=nullable))
-    if column.dtype == nw.Time:  # of which Python has no nanoseconds, and an error would tell the cell
+    if column.dtype == nw.Time:  # Python times have no nanoseconds, and the error would show the value
         return pd.Series(pd.array(column.to_arrow(), dtype=pd.ArrowDtype(pa.time64("ns"))))
     return column.to_pandas()
 
@@ -152,12 +152,12 @@ def _view_array(X: Any) -> Table:
         raise OutOfSchemaError(
             "X is a masked array. Hint: pass X.filled(np.nan), and declare nullable columns in the schema."
         )
-    # In a list every value keeps its own type: numpy would turn True into 1 where another row holds a number.
+    # In a list, every value keeps its type: NumPy would turn True into 1 if another row contains a number.
     array = np.array(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
     if array.ndim == 1 and array.size and isinstance(array[0], list | tuple | np.ndarray):
         raise OutOfSchemaError("the rows are not all of the same length. Hint: pass a rectangular table.")
     if array.dtype.kind == "c":
-        raise OutOfSchemaError("Complex data not supported: tables hold real numbers and categories.")
+        raise OutOfSchemaError("Complex data not supported: tables contain real numbers and categories.")
     if array.ndim != 2:
         raise OutOfSchemaError(
             f"Expected 2D array, got {array.ndim}D array instead. Reshape your data: "
@@ -187,14 +187,14 @@ def _view_rows(rows: Sequence[Any], width: int) -> Table:
 
 
 def _array_to_series(values: AnyArray) -> pd.Series[Any]:
-    """Return an array's column as it is: the text type of pandas cannot hold every text."""
+    """Return a column of an array as unchanged values: the string type of pandas cannot hold every string."""
     return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
 
 
 def target_values(y: Any, *, every_entry_is_label: bool = False) -> ColumnValues:
-    """Return the target as a column in which no row influences how another is read.
+    """Return the target as a column in which no row influences how other rows are read.
 
-    With ``every_entry_is_label`` every entry of a list is a label. Otherwise a list of lists is a table.
+    With ``every_entry_is_label``, every entry of a list is a label. Otherwise a list of lists is a table.
     """
     y = _as_list(pd.Series(y) if isinstance(y, pd.Index) else y)
     if isinstance(y, pd.Series | pa.ChunkedArray):
@@ -205,7 +205,7 @@ def target_values(y: Any, *, every_entry_is_label: bool = False) -> ColumnValues
         raise OutOfSchemaError("y is a masked array. Hint: drop the masked rows and pass y.data.")
     if (column := as_series(y)) is not None:
         return column
-    if isinstance(y, list | tuple):  # numpy would turn all of them into one type
+    if isinstance(y, list | tuple):  # NumPy would convert all values to one type
         labels = every_entry_is_label or not y or not all(isinstance(cell, list | tuple | np.ndarray) for cell in y)
         return pd.Series(list(y) if labels else _single_values(y), dtype=object)
     if is_frame(y) and (table := Table.from_data(y)).n_columns == 1:
@@ -229,7 +229,7 @@ def _single_values(rows: Sequence[Any]) -> list[Any]:
 
 
 def _warn_column_vector() -> None:
-    """Warn, as scikit-learn does, that a table of one column is taken as the target."""
+    """Warn, as scikit-learn does, that a table with one column is used as the target."""
     from sklearn.exceptions import DataConversionWarning  # scikit-learn takes long to import
 
     warnings.warn(_COLUMN_VECTOR, DataConversionWarning, stacklevel=4)

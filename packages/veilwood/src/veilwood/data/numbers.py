@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of values: every value of a numeric column is parsed by itself, whatever the type of its column.
+"""Parsing of numbers: each value of a numeric column is parsed independently, whatever the type of its column.
 
 | cell | its number |
 |---|---|
@@ -8,7 +8,7 @@
 | text written as a number | that number where texts are parsed (files of text, ``invalid="drop"``), else none |
 | anything else | none |
 
-Texts of values, by which ids and categories are compared, are in ``canonical``.
+The texts by which ids and categories are compared are in ``canonical``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLAIN_TYPES: Final = ("integer", "floating", "mixed-integer-float", "empty")
 _NUMBER_TEXT: Final = re.compile(
     r"[ \t]*([+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|nan|inf|infinity))[ \t]*", re.I | re.A
 )
-LIMIT: Final = re.compile(r"\s*(?:[<>]=?|=[<>]|[≤≥])\s*(.*)")  # a number below or above what can be measured
+LIMIT: Final = re.compile(r"\s*(?:[<>]=?|=[<>]|[≤≥])\s*(.*)")  # a value below or above the measurable range
 _COMMON_NUMBER: Final = (
     r"^-?[0-9]{1,15}(\.[0-9]{1,15})?$"  # of which Arrow makes the same number as Python, only faster
 )
@@ -79,7 +79,7 @@ def _exact_to_float(value: Any) -> float | Problem:
 
 
 def read_numbers(values: ColumnValues, parse: bool = False) -> tuple[Floats, Kinds | None]:
-    """Read a column of numbers. Return them, NaN if there is none, and the problems of values that are not missing.
+    """Read a numeric column. Return its numbers (NaN for other values), and the problems of non-missing values.
 
     Examples
     --------
@@ -99,14 +99,14 @@ def read_numbers(values: ColumnValues, parse: bool = False) -> tuple[Floats, Kin
 def read_column(
     values: ColumnValues, column: Column, dialect: Dialect, parse: bool = False
 ) -> tuple[Floats, Kinds | None]:
-    """Read a numeric column by the rules of the schema."""
+    """Read a numeric column according to the schema."""
     if column.texts is None:
         return read_numbers(values, parse)
     return read_mixed_numbers(values, dialect.of(column.source), limits=column.texts == "limit")
 
 
 def read_mixed_numbers(values: ColumnValues, dialect: Dialect, *, limits: bool) -> tuple[Floats, Kinds | None]:
-    """Read numbers among texts: texts that are no numbers are missing, or with ``limits`` the number that they limit.
+    """Read numbers mixed with text. Other text is missing; with ``limits``, text such as <0.6 is the number 0.6.
 
     Examples
     --------
@@ -144,7 +144,7 @@ def _mixed_number(text: str, dialect: Dialect, limits: bool) -> float:
 
 
 def _read_column(values: ColumnValues, parse: bool) -> tuple[Floats, Kinds | None] | None:
-    """Read a column of one type at once, or return None if its values must be read one by one."""
+    """Read all values of a column of one type at once, or return None if they must be read one by one."""
     if not isinstance(values, pa.ChunkedArray):
         dtype = values.dtype
         if isinstance(dtype, pd.ArrowDtype):
@@ -170,7 +170,7 @@ def _read_column(values: ColumnValues, parse: bool) -> tuple[Floats, Kinds | Non
 
 
 def _parse_texts(values: pa.ChunkedArray) -> tuple[Floats, Kinds | None]:
-    """Parse texts: common forms at once, the others one by one."""
+    """Parse numbers in text: common forms at once, the others one by one."""
     usual = pc.fill_null(pc.match_substring_regex(values, _COMMON_NUMBER), False)
     out = pc.if_else(usual, values, None).cast(pa.string()).cast(pa.float64()).to_numpy().copy()
     rest = np.flatnonzero(~usual.to_numpy().astype(bool))

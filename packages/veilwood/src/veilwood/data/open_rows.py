@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opening of a user's rows as batches of codes: tables, files, folders, datasets, iterators, clusters, databases.
+"""Opening of rows as encoded batches: tables, files, folders, datasets, iterators, clusters and databases.
 
-Batches and passes over them are in ``batches``, counting is in ``trees.counting``. A source is private data: no fitted
-object, file or message may hold one.
+Batches and passes are in ``batches``, counting is in ``trees.counting``. A source is private data: no fitted object,
+file or message may contain a source.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JointRows(ABC):
 
     @abstractmethod
     def open_source(self) -> Source:
-        """Return the source of the analyst, which holds no rows."""
+        """Return the source for the analyst, which contains no rows."""
 
     @abstractmethod
     def make_door(self, estimator: Any, ledger: Ledger) -> Door:
@@ -57,7 +57,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Opener:
-    """One kind of rows: how it is recognised, what may be passed together with it, and how it is opened.
+    """Kind of rows: how it is recognised and opened, and which arguments it can be combined with.
 
     Attributes
     ----------
@@ -68,9 +68,9 @@ class Opener:
     kind : str
         Name of the kind in messages; ``{0.name}`` stands for the name of a cluster engine.
     target_hint : str, optional
-        Where the target must be; rows of such a kind hold it themselves, so that ``y`` is refused.
+        Hint on where the target must be, for kinds of rows that contain it: ``y`` is rejected.
     can_hold_out : bool
-        Whether a part of the ids can be left out.
+        Whether a fraction of the ids can be held out.
     can_weigh : bool
         Whether rows can have weights.
     """
@@ -87,9 +87,11 @@ class Opener:
         if rows.weights is not None and not self.can_weigh:
             raise UseError("sample_weight requires a table in memory. Hint: read the file into a dataframe first.")
         if rows.id_filter is not None and not self.can_hold_out:
-            raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
+            raise UseError(
+                "units can be held out by id only in tables and files. Hint: write the rows to Parquet files."
+            )
         if rows.y is not None and self.target_hint is not None:
-            raise OutOfSchemaError(f"y was given beside {self.kind.format(matched)}. Hint: {self.target_hint}.")
+            raise OutOfSchemaError(f"y cannot be combined with {self.kind.format(matched)}. Hint: {self.target_hint}.")
 
 
 def _is_path(X: Any) -> bool:
@@ -101,7 +103,7 @@ def _match_database(X: Any, y: Any) -> Any:
 
 
 def _match_files(X: Any, y: Any) -> Any:
-    is_column = isinstance(X, list | tuple) and y is not None  # a list of texts with a target is a table, not paths
+    is_column = isinstance(X, list | tuple) and y is not None  # a list of strings with a target is a table, not paths
     return X if not is_column and (_is_path(X) or are_files(X)) else None
 
 
@@ -167,7 +169,7 @@ OPENERS: Final = (
     Opener(_match_stream, _open_stream, "an iterator", _STREAM_HINT),
     Opener(lambda X, y: True, _open_memory, "a table in memory", can_hold_out=True, can_weigh=True),
 )
-"""Kinds of rows. The first that matches opens them, so a kind stands before those that would also take its rows."""
+"""Kinds of rows, in order of precedence: the first kind that matches opens the rows."""
 
 
 def open_rows(
@@ -188,14 +190,14 @@ def open_rows(
     ----------
     X : dataframe, array, path, folder, glob, address, list of them, dataset, scanner, relation, query, lazy frame, \
             Arrow stream, iterator of tables or of (X, y), ``spool``, frame of a cluster, or table of a database
-        The rows. Tables in memory are encoded at once. Files, and whatever else can be read again, are read in each
-        pass, in bounded memory. An iterator or Arrow stream can be read once, unless a ``spool`` keeps it. A frame of
+        The rows. Tables in memory are encoded at once. Files and other rereadable sources are read again in each pass,
+        in bounded memory. An iterator or Arrow stream can be read once, unless a ``spool`` stores it. A frame of
         Dask, Spark or Ray is read on its cluster, again in each pass. Its rows must come in the same partitions and
         order each time; if they do not, the fit fails before anything more is released.
     y : array-like or None
-        The target, or None if ``X`` has the target column of the schema, as all rows must that are not in memory.
+        The target, or None if ``X`` contains the target column of the schema. Must be None unless rows are in memory.
     encoding : Encoding
-        How values become codes.
+        The encoding of values as codes.
     unit : Rows or RowsOf, optional
         With ``RowsOf(id, at_most=k)``, every id counts as k rows: its m rows are repeated k / m times, up or down at
         random, so that of more than k rows k are chosen. If the schema has a column of times, the first k rows count
@@ -203,19 +205,20 @@ def open_rows(
         every pass. Ids are compared by the rule of ``veilwood.data.canonical``: 7, 7.0, "7" and "7.0" are one id, and
         "007" is another.
     invalid : {"refuse", "drop"}
-        What becomes of rows that violate the schema. "refuse": the whole table is refused, which can be observed and
-        reveals something about the rows. "drop": each row is encoded or dropped by a function of that row alone, and
-        nothing reveals whether or how many were dropped. Dropped are rows with an unknown category, a missing value
-        in a column without missing values, a value that is not a number or is excluded, an invalid target, or a
-        missing id. Texts that are numbers are read as numbers. A table without rows is valid. Errors remain for what
-        is not about values: a missing or unknown column, a target of another length, a file or format that cannot be
-        read at all, more rows than memory, a disk or a ``spool`` can hold. Their holder must keep them intact.
+        Treatment of rows that violate the schema. With "refuse", the whole table is rejected, which is visible and
+        reveals something about the rows. With "drop", each row is encoded or dropped by a function of that row alone,
+        and nothing reveals whether or how many rows were dropped. A row is dropped if it has an unknown category, a
+        missing value in a column without missing values, a value that is not a number or is excluded, an invalid
+        target, or a missing id. Numbers written as text are read as numbers. A table without rows is valid. Problems
+        other than invalid values still raise errors: a missing or unknown column, a target of a different length, an
+        unreadable file or format, more rows than memory, a disk or a ``spool`` can hold. Avoiding these problems is up
+        to the custodian.
     batch_rows : int
         Maximum number of rows in a batch.
     estimator : str
         Name of the caller, for error messages.
     id_filter : callable, optional
-        Which ids are read, if a part of the units is held out; for tables and files.
+        Selects the ids to read, if a fraction of the units is held out; for tables and files.
     weights : Weights, optional
         Weight of each row; for tables in memory.
 

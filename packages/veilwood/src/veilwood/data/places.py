@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locations of data: paths, globs, remote addresses (``s3://``, ``https://``, ...), and folders of lake tables.
 
-The files of a lake table (Delta Lake, Iceberg) may hold deleted rows, so they are never read one by one: the log of the
-table names one version, which is the same in every pass. Other tables with a log are rejected.
+The files of a lake table (Delta Lake, Iceberg) may contain deleted rows and are never read individually. The log of the
+table names one version, and every pass reads that version. Other tables with a log are rejected.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FORMATS: Final = {
     ".ods": "excel",
 }
 ENDINGS: Final = ", ".join(FORMATS)
-# Facts that change with a file; file systems name them differently.
+# Metadata that changes with a file, under the names that different file systems use.
 _STAMPS: Final = ("size", "mtime", "created", "modified", "LastModified", "ETag", "etag", "md5", "generation", "crc32c")
 _DELTA, _HUDI, _ICEBERG = "_delta_log", ".hoodie", "metadata"  # folders by which a lake table is recognized
 _ICEBERG_VERSION: Final = re.compile(r"v?(\d+)(-.*)?\.metadata\.json(\.gz)?|v?(\d+)(-.*)?\.gz\.metadata\.json")
@@ -53,17 +53,17 @@ class FileLocation:
 
     @property
     def name(self) -> str:
-        """Last part of the path in lower case, without the query of a web address."""
+        """File name: last part of the path, in lower case and without the query of a web address."""
         return self.path.replace("\\", "/").split("?")[0].rstrip("/").rsplit("/", 1)[-1].lower()
 
     @property
     def format(self) -> str | None:
-        """Format of the table by its file name, or None if unknown."""
+        """Format of the table, determined by its file name, or None if unknown."""
         return next((FORMATS[end] for end in FORMATS if self.name.endswith(end)), None)
 
     @property
     def is_tsv(self) -> bool:
-        """Whether values are separated by tabs, by the file name."""
+        """Whether values are separated by tabs, according to the file name."""
         return self.name.endswith((".tsv", ".tsv.gz"))
 
     def open(self) -> Any:
@@ -80,11 +80,11 @@ class FileLocation:
         return datasets.dataset(self.path, format=form, filesystem=self.filesystem)
 
     def read_stamp(self) -> tuple[tuple[Any, ...], ...]:
-        """Return what changes with the file: size, modification time, entity tag."""
+        """Return metadata that changes with the file: size, modification time, entity tag."""
         if self.filesystem is None:
             try:
                 state = Path(self.path).stat()
-            except OSError:  # it is gone
+            except OSError:  # the file no longer exists
                 return ()
             return ((state.st_size, state.st_mtime_ns),)
         self.filesystem.invalidate_cache()
@@ -122,7 +122,8 @@ def _find_local(X: str | PathLike[str]) -> list[FileLocation] | Relation:
     for path in paths:
         if not path.is_file():
             raise OutOfSchemaError(
-                f"cannot read {str(path)!r}: it is not an ordinary file, and may have no end. Hint: copy it to a file."
+                f"cannot read {str(path)!r}: it is not an ordinary file and may never end. Hint: copy "
+                "its contents to a file."
             )
     for folder in sorted({folder for path in paths for folder in path.absolute().parents}):
         if (lake := _detect_local_lake(folder)) is not None:
@@ -134,10 +135,10 @@ def _find_remote(address: str) -> list[FileLocation] | Relation:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
-        raise SetupError("addresses need an extra. Hint: run pip install 'veilwood[remote]'.") from None
+        raise SetupError("remote addresses need an extra. Hint: run pip install 'veilwood[remote]'.") from None
     filesystem, path = url_to_fs(address)
     filesystem.invalidate_cache()  # files that another process has written since must be found
-    if address.startswith(("http://", "https://")):  # a web server does not list the files next to one
+    if address.startswith(("http://", "https://")):  # a web server does not list the files in a folder
         return [FileLocation(redact_url(address), path, filesystem)]
     if filesystem.isdir(path):
         names = filesystem.find(path)
@@ -164,7 +165,7 @@ def _find_remote(address: str) -> list[FileLocation] | Relation:
 
 @contextmanager
 def _redact_address_errors(address: str) -> Iterator[None]:
-    """Replace the error of an unreachable address by one line: messages of other libraries may hold tokens."""
+    """Replace the error for an unreachable address with one line: messages of other libraries may contain tokens."""
     try:
         yield
     except VeilwoodError:
@@ -184,7 +185,7 @@ def _no_table_error(display_name: str) -> OutOfSchemaError:
 
 
 def _detect_lake(names: Iterable[str]) -> str | None:
-    """Return the kind of lake table whose folder holds these relative paths, or None.
+    """Return the kind of lake table whose folder contains these relative paths, or None.
 
     >>> _detect_lake(["part-0.parquet", "_delta_log/0.json"]), _detect_lake(["metadata/v1.metadata.json"])
     ('delta', 'iceberg')
@@ -226,7 +227,7 @@ def _open_lake(lake: str, address: str, metadata: Iterable[str]) -> Relation:
 
 
 def _newest_metadata(names: Iterable[str]) -> str:
-    """Return the newest metadata file by its number; only a catalogue can choose between two of the same number."""
+    """Return the metadata file with the highest number. Raise OutOfSchemaError if several files share it."""
     numbered = [(int(found[1] or found[4]), name) for name in names if (found := _ICEBERG_VERSION.fullmatch(name))]
     highest = max(number for number, _ in numbered)
     newest = [name for number, name in numbered if number == highest]

@@ -27,7 +27,7 @@ _SHOWS_VALUES: ContextVar[bool] = ContextVar("veilwood_shows_private_values", de
 
 @contextmanager
 def show_private_values(show: bool = True) -> Iterator[None]:
-    """Let messages show rows and values of the data, in this context and process only.
+    """Allow messages to show private rows and values, in this context and process only.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def show_private_values(show: bool = True) -> Iterator[None]:
 def redact_errors_of(
     program: str, problem: str = "could not be read", hint: str = "read it by itself"
 ) -> Iterator[None]:
-    """Replace errors of another library, which may contain rows, by redacted ones; the library's own errors pass."""
+    """Replace errors of another library, which may contain rows, with redacted ones. Veilwood's own errors pass."""
     try:
         yield
     except VeilwoodError:
@@ -60,30 +60,30 @@ def redact_errors_of(
 def redacted_error(
     program: str, error: Exception, problem: str = "could not be read", hint: str = "read it by itself"
 ) -> UnreadableError:
-    """Return an error that says that another library failed, without its message."""
+    """Return an error for a failure of another library, without that library's message."""
     if may_show_values():
         raise error
     return UnreadableError(
-        f"{program} {problem} ({type(error).__name__}). Its message is left out, since it may contain rows. "
+        f"{program} {problem} ({type(error).__name__}). Its message is omitted because it may contain rows. "
         f"Hint: {hint}, or fit within veilwood.data.problems.show_private_values."
     )
 
 
 def may_show_values() -> bool:
-    """Return True if the data holder has asked to see values (``show_private_values``)."""
+    """Return True if the data holder has enabled ``show_private_values``."""
     return _SHOWS_VALUES.get()
 
 
 Invalid: TypeAlias = Literal["refuse", "drop"]
 """Treatment of rows that do not fit the schema."""
 Kinds: TypeAlias = NDArray[np.uint8]
-"""A problem for each row of a column, 0 where there is none."""
+"""Problem kind of each row of a column; 0 if the value is valid."""
 
-_MAX_EXAMPLES: Final = 5  # values of a column and kind, where they are shown at all
+_MAX_EXAMPLES: Final = 5  # values per column and kind, if values may be shown
 
 
 def unusable_kinds(codes: Indices) -> Kinds | None:
-    """Return the problems of a column that ``canonical.factorize_texts`` has read: its unusable values, if any."""
+    """Return the unusable values of a column from its codes (``canonical.factorize_texts``), or None."""
     unusable = codes == NoText.UNUSABLE.value
     return unusable.astype(np.uint8) * np.uint8(Problem.UNUSABLE) if unusable.any() else None
 
@@ -114,7 +114,7 @@ _LABELS: Final = {
 }
 
 
-@dataclass(frozen=True, repr=False)  # it is as private as the rows
+@dataclass(frozen=True, repr=False)  # the object is as private as the rows
 class Problems:
     """Problems of the rows of one table: the affected columns, and the kind in each row."""
 
@@ -146,7 +146,7 @@ class Problems:
                     yield column, kind, rows
 
     def raise_if_any(self, get_column: Callable[[str], Any], first_row: int = 0) -> None:
-        """Raise OutOfSchemaError if there are problems; ``get_column`` finds a column whose values may be shown."""
+        """Raise OutOfSchemaError if there are problems. ``get_column`` returns a column by name, to show its values."""
         raise_problems(self.messages(get_column, first_row))
 
     def messages(self, get_column: Callable[[str], Any], first_row: int = 0) -> list[ProblemMessage]:
@@ -164,7 +164,7 @@ class Problems:
 
 
 class ProblemMessage(NamedTuple):
-    """One column and kind of problem as text, with a value if values may be shown."""
+    """Error message and hint for one column and kind of problem, with an example value if values may be shown."""
 
     column: str
     kind: Problem
@@ -176,7 +176,7 @@ class ProblemMessage(NamedTuple):
     def from_rows(
         cls, column: Column, kind: Problem, rows: list[int], values: Callable[[], list[Any]], target: Column
     ) -> ProblemMessage:
-        """Describe a problem of some rows of a column."""
+        """Return the message for a problem of some rows of a column."""
         words, hint = _describe_problem(column, kind, is_target=column is target)
         if not may_show_values():
             return cls(column.name, kind, words, hint)
@@ -185,7 +185,7 @@ class ProblemMessage(NamedTuple):
 
     @classmethod
     def from_kind(cls, column: Column, kind: Problem, target: Column) -> ProblemMessage:
-        """Describe a problem of some rows that are not available here."""
+        """Return the message for a problem whose rows are not available, without examples."""
         return cls(column.name, kind, *_describe_problem(column, kind, is_target=column is target))
 
 
@@ -207,7 +207,7 @@ def _example_values(get_column: Callable[[str], Any], name: str, rows: Indices) 
 
 
 def value_at(column: Any, row: int) -> Any:
-    """Return one value of a pandas, Arrow or plain column; bytes as text, for messages."""
+    """Return one value of a pandas, Arrow or plain column, for messages. Bytes become text."""
     cell = column.iloc[row] if hasattr(column, "iloc") else column[row]
     cell = cell.as_py() if hasattr(cell, "as_py") else cell
     return cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else cell
@@ -222,7 +222,7 @@ def format_examples(column: Column, values: list[Any], rows: list[int]) -> str:
 
 
 def _describe_problem(column: Column, kind: Problem, *, is_target: bool) -> tuple[str, str]:
-    """Return the text and the hint of a problem, from the schema and the kind alone."""
+    """Return the text and the hint for a problem, based only on the schema and the kind."""
     where = f"{'target' if is_target else 'column'} {column.name!r}"
     match kind:
         case Problem.MISSING:
@@ -244,12 +244,13 @@ def _describe_problem(column: Column, kind: Problem, *, is_target: bool) -> tupl
             )
         case Problem.NOT_A_NUMBER:
             return (
-                f"{where} must hold numbers but contains a value that is not one",
-                "convert it before, for example with pandas.to_numeric, or declare it categorical; decimal commas and "
+                f"{where} must contain numbers only but contains a value that is not a number",
+                "convert the column first, for example with pandas.to_numeric, or declare it "
+                "categorical; decimal commas and "
                 "currency signs of a file belong in the schema's dialect",
             )
         case Problem.TOO_LARGE:
-            return f"{where} contains a number that no float can hold", "clip it to the bounds of the schema"
+            return f"{where} contains a number that is too large for a float", "clip it to the bounds of the schema"
         case Problem.UNUSABLE if column.part is not None:
             return (
                 f"{where} contains a value that is not a date such as 2026-01-31 or 31.1.2026",
@@ -258,7 +259,7 @@ def _describe_problem(column: Column, kind: Problem, *, is_target: bool) -> tupl
         case Problem.UNUSABLE:
             return (
                 f"{where} contains a value that is neither text nor number nor date, such as a list",
-                "convert the column to texts",
+                "convert the column to strings",
             )
         case Problem.INFINITE:
-            return f"{where} holds infinity", "drop such rows"
+            return f"{where} contains an infinite number", "drop such rows"

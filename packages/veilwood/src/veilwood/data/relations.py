@@ -23,22 +23,24 @@ from veilwood.siblings import find_lake
 FramePiece: TypeAlias = "pa.RecordBatch | pa.Table | pd.DataFrame"
 
 _TEXT_READERS: Final = ("CSVStreamingReader", "TextFileReader", "JsonReader")  # of Arrow and pandas
-# How the plans of DuckDB and polars name what reads files of text.
+# Operators that read text files, as DuckDB and polars name them in plans.
 _TEXT_SCANS: Final = re.compile(r"READ_(CSV|JSON|NDJSON|XLSX)|^\W*(Csv|NDJson|LazyJsonLineReader) SCAN", re.M)
 _OBJECT_SCAN: Final = "PANDAS_SCAN"  # also the name of a scan of NumPy arrays
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Relation:
-    """Named columns of rows that can be read several times, with ``to_batches`` as an Arrow dataset has it."""
+    """Rereadable rows with named columns, and the ``to_batches`` method of an Arrow dataset."""
 
     display_name: str  # for messages
     names: tuple[str, ...]
-    _start: Callable[[list[str], int], Iterable[FramePiece]]  # by columns, and the approximate rows per batch
+    _start: Callable[
+        [list[str], int], Iterable[FramePiece]
+    ]  # called with the columns and the approximate number of rows per batch
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names):
-            raise OutOfSchemaError(f"two columns of {self.display_name} have the same name. Hint: rename one.")
+            raise OutOfSchemaError(f"two columns of {self.display_name} have the same name. Hint: rename one of them.")
 
     def to_batches(self, columns: list[str], batch_size: int, **scanning: Any) -> Iterator[FramePiece]:
         """Read the given columns in batches of about ``batch_size`` rows."""
@@ -71,7 +73,7 @@ def rebatch_rows(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[Fram
 
 
 def concat_pieces(pieces: list[Any]) -> FramePiece:
-    """Concatenate pieces of one relation, which are all of pandas or all of Arrow."""
+    """Concatenate pieces of one relation, all of them from pandas or all from Arrow."""
     if isinstance(pieces[0], pd.DataFrame):
         return pieces[0] if len(pieces) == 1 else pd.concat(pieces, ignore_index=True)
     return pa.concat_tables([pa.Table.from_batches([p]) if isinstance(p, pa.RecordBatch) else p for p in pieces])
@@ -109,7 +111,7 @@ def _find_opener(X: Any) -> Callable[[Any], Relation] | None:
 
 
 def as_batch_stream(X: Any) -> Iterator[Any] | None:
-    """Return an iterator as it is, or the batches of an Arrow stream, to be read once; None for other objects."""
+    """Return an iterator unchanged, an iterator over the batches of an Arrow stream, or None for other objects."""
     if type(X).__name__ in _TEXT_READERS:
         raise inferred_types_error("a reader")
     if isinstance(X, Iterator):
@@ -134,7 +136,7 @@ def _open_duckdb(relation: Any) -> Relation:
     running: list[Any] = []
 
     def scan_relation(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
-        while running:  # of a pass that was given up: a connection has one open result at a time
+        while running:  # left by an abandoned pass: a connection has one open result at a time
             running.pop().close()
         quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
         running.append(pa.RecordBatchReader.from_stream(relation.project(quoted)))
@@ -155,7 +157,7 @@ def _open_lazy_frame(frame: Any) -> Relation:
 
 
 def _open_scanner(scanner: Any) -> Relation:
-    """Read the beginning twice, to reject a scanner of text files, and one whose batches can be read only once."""
+    """Open an Arrow scanner. Reads its beginning twice, to reject scanners of text files and single-use scanners."""
     for _ in range(2):
         try:
             for tagged in scanner.scan_batches():
@@ -182,7 +184,7 @@ def _check_fragment(tagged: Any) -> None:
 
 
 def infers_types_from_rows(files: Any) -> bool:
-    """Return True if one row can change how others are read, in this dataset or in a part of a union."""
+    """Return True if one row can change how other rows are read, in a dataset or in any dataset of a union."""
     import pyarrow.dataset as datasets  # slow to load
 
     own = isinstance(getattr(files, "format", None), datasets.CsvFileFormat | datasets.JsonFileFormat)
@@ -199,7 +201,7 @@ def reads_text_files(plan: str) -> bool:
 
 
 def inferred_types_error(source_kind: str) -> OutOfSchemaError:
-    """Return the error for a source in which one row could change how others are read."""
+    """Return the error for a source in which one row could change how other rows are read."""
     return OutOfSchemaError(
         f"{source_kind} of CSV or JSON files infers its types from the rows. Hint: pass the path of CSV files, so that "
         "the schema decides, or write Parquet."
@@ -211,7 +213,7 @@ def inferred_types_error(source_kind: str) -> OutOfSchemaError:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Query:
-    """Rows of a query, read over a connection and again in each pass.
+    """Rows of a database query, which is run again in each pass.
 
     The rows are fetched batch by batch and counted in this process. If no row may leave the database, pass the address
     of a table to ``fit`` instead.

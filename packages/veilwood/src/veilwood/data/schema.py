@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Schemas: the public facts about a table (columns, bounds, categories, classes) and their JSON form.
 
-A schema holds no row and no count. Rows are encoded in ``encoding``; ``canonical`` decides whether two values are the
-same category or id.
+A schema contains no row and no count. Rows are encoded in ``encoding``. ``canonical`` decides whether two values are
+the same category or id.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from veilwood.safe_io import read_json, read_text
 TaskKind = Literal["classification", "regression"]
 
 UNREVIEWED_MARK: Final = "from data: review"
-"""Mark that a draft writes into ``bounds`` of each column. While one is left, the schema is read from the data."""
+"""Marker in ``bounds`` of each drafted column. While any is left, the schema counts as inferred from the data."""
 
-_REQUIRED: Final = {"categorical": ("values",), "numeric": ("lower", "upper")}  # by the kind of a column
+_REQUIRED: Final = {"categorical": ("values",), "numeric": ("lower", "upper")}  # keys by kind of column
 _SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred", "ignore", "privacy_unit", "dialect", "left_out")
 
 
@@ -61,17 +61,17 @@ class Schema:
     ignore : sequence of str
         Unused columns that the table may have: names, or patterns such as "note_*".
     privacy_unit : optional
-        The unit to protect: the default of every estimator. Every table may have the column of its id.
+        Default privacy unit of every estimator. Tables may contain its id column.
     dialect : Dialect
         Dialect of this table's CSV files.
     left_out : mapping
-        Columns that the schema leaves out, with the reason. Reports show them.
+        Columns that the schema excludes, with the reason. Reports show them.
 
     Notes
     -----
     **Categories and ids are compared as text**, by one rule for every format and engine. Numbers are compared as
     numbers: 7, 7.0, Decimal("7.00") and the texts "7", "7.0" are one category and one person, in CSV as in Parquet;
-    "007" and " 7" are others. Booleans are "True" and "False", an empty text is a missing value, dates are ISO 8601.
+    "007" and " 7" are others. Booleans are "True" and "False", an empty string is a missing value, dates are ISO 8601.
     The full rule is the table at the top of ``veilwood.data.canonical``.
 
     **The declared classes determine the type of predictions**, never the data: ``"values": [0, 1]`` gives
@@ -110,7 +110,7 @@ class Schema:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise SchemaError(f"the schema's 'name' must be a text, not {short_repr(self.name)}.")
+            raise SchemaError(f"the schema's 'name' must be a string, not {short_repr(self.name)}.")
         ignored = self.ignore
         if (
             isinstance(ignored, str)
@@ -140,13 +140,13 @@ class Schema:
         target, needed = self.target, "categorical" if self.task == "classification" else "numeric"
         if target.kind != needed:
             raise SchemaError(
-                f"target {target.name!r} is {target.kind}, but {self.task} needs a {needed} one. "
+                f"target {target.name!r} is {target.kind}, but {self.task} needs a {needed} target. "
                 f"Hint: change the task, or the kind of the target."
             )
         if target.kind == "categorical" and len(target.values) < 2:
             raise SchemaError(
                 f"target {target.name!r} has one class only ({short_repr(target.values[0])}). "
-                "Hint: list every class that can occur; there must be two or more."
+                "Hint: list every class that can occur, at least two."
             )
         for key in ("nullable", "bins", "cutoffs", "transform", "prefix", "part", "of", "texts"):
             if getattr(target, key):
@@ -164,11 +164,11 @@ class Schema:
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
-        """Names of the table's columns that are read, the target last."""
+        """Names of the table columns that are read, with the target last."""
         return tuple(dict.fromkeys(column.source for column in (*self.features, self.target)))
 
     def allows(self, name: str) -> bool:
-        """Return True if a table may have this column without it being read: an id or an ignored column."""
+        """Return True if tables may contain this column although it is not read: an id or an ignored column."""
         is_id = isinstance(self.privacy_unit, RowsOf) and self.privacy_unit.id == name
         return is_id or any(name == pattern or fnmatchcase(name, pattern) for pattern in self.ignore)
 
@@ -260,7 +260,7 @@ class Schema:
         )
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the canonical JSON form: only equal schemas share it."""
+        """Return the SHA-256 hash of the canonical JSON form. Only equal schemas have the same hash."""
         return self._schema_hash
 
     @cached_property
@@ -270,7 +270,7 @@ class Schema:
 
     @classmethod
     def resolve(cls, schema: Schema | Mapping[str, Any] | str | PathLike[str] | None) -> Schema:
-        """Return a schema given as an object, as a dict, or as the path of a JSON file."""
+        """Return a schema from a Schema object, a dict or the path of a JSON file."""
         if schema is None:
             raise UndeclaredSchemaError(
                 "no schema was given, and bounds inferred from the data would leak it. Hint: write one with "
@@ -357,7 +357,7 @@ class Schema:
         except VeilwoodError:
             raise
         except (TypeError, ValueError, ArithmeticError, RecursionError):
-            raise SchemaError("no schema can be inferred from these data. Hint: declare it.") from None
+            raise SchemaError("no schema can be inferred from the data. Hint: declare a schema.") from None
         return cls("inferred", task, goal, features, inferred=True)
 
     def __repr__(self) -> str:
@@ -385,7 +385,7 @@ class Schema:
 
 
 def _is_draft(data: Mapping[str, Any]) -> bool:
-    """Return True if any mark of a draft is left: on the schema, in its notes, or on a column."""
+    """Return True if the schema, its notes or any column is still marked as a draft."""
     notes = data.get("notes")
     noted = isinstance(notes, str) and notes.startswith("DRAFT")
     marked = any(is_unreviewed(column) for column in data["columns"])
@@ -393,7 +393,7 @@ def _is_draft(data: Mapping[str, Any]) -> bool:
 
 
 def is_unreviewed(column: Mapping[str, Any]) -> bool:
-    """Return True if the JSON form of a column says that its bounds were read from the data, however it is worded.
+    """Return True if the JSON form of a column marks its bounds as read from the data, in any wording.
 
     Examples
     --------
@@ -408,7 +408,7 @@ def is_unreviewed(column: Mapping[str, Any]) -> bool:
 def _known_keys(
     data: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], location: str
 ) -> dict[str, Any]:
-    """Return the known keys. Raise SchemaError if one is missing, or looks like a misspelling."""
+    """Return the known keys. Raise SchemaError if a required key is missing, or a key looks misspelt."""
     for key in required:
         if key not in data:
             near = difflib.get_close_matches(key, sorted(map(str, set(data) - set(known))), n=1)
@@ -485,6 +485,6 @@ def _make_inferred_column(name: str, kind: Literal["categorical", "numeric"], **
         return Column(name, kind, **found)
     except SchemaError:
         raise SchemaError(
-            f"column {short_repr(name)} cannot be inferred from the data: it has no usable values, too many, or "
-            "several that are one category. Hint: declare it."
+            f"column {short_repr(name)} cannot be inferred from the data: it has no usable values, too many "
+            "values, or several spellings of one category. Hint: declare the column."
         ) from None

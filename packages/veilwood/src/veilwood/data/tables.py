@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole tables in memory, as pandas frames with the values of the schema."""
+"""Reading of whole tables into memory, as pandas frames with the values of the schema."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def read_table(
     schema : Schema, path or dict
         The expected columns. Values are validated when they are used.
     target : bool, default True
-        Whether to read the target. Without it, the table need not have one: for new rows, to predict.
+        Whether to read the target. Pass False for new rows, which need no target column.
 
     Returns
     -------
     X : pandas.DataFrame
-        The columns of the features, in the order of the schema and each once: texts as ``str`` (object dtype), numbers
-        as float64. If the schema protects all rows of an id, the column of the id comes last, if the table has it.
+        The columns of the features, in the order of the schema, each once: text as ``str`` (object dtype), numbers as
+        float64. If the schema protects all rows of an id and the table has the id column, that column comes last.
     y : pandas.Series
-        The target: floats, or classes as the schema declares and models predict them. Left out if ``target`` is False.
+        The target: floats, or classes of the declared type. Not returned if ``target`` is False.
     """
     schema = Schema.resolve(schema)
     frame = _read_frame(path, schema, target=target)
@@ -71,9 +71,9 @@ def read_feature_batches(
     batch_rows: int = 65536,
     as_text: bool = False,
 ) -> Iterator[tuple[Table, pd.DataFrame]]:
-    """Read the features in batches, together with columns that are passed through unchanged, such as an id.
+    """Read the features in batches, with columns to pass through unchanged, such as an id.
 
-    With ``as_text``, values of CSV files stay as they are in the file, so that none of them makes reading fail.
+    With ``as_text``, values of CSV files are unchanged strings, so that no value makes reading fail.
     """
     features = list(dict.fromkeys(column.source for column in schema.features))
     wanted = list(dict.fromkeys([*features, *passthrough]))
@@ -99,7 +99,7 @@ def read_feature_batches(
 
 def _read_frame(path: str | PathLike[str], schema: Schema, *, target: bool) -> pd.DataFrame:
     read = (*schema.features, *((schema.target,) if target else ()))
-    # Of several columns that are read from one, a column of texts keeps more.
+    # If several columns are read from one table column, reading it as text loses least.
     columns = {each.source: each for each in sorted(read, key=lambda column: column.kind == "categorical")}
     columns = {source: columns[source] for source in dict.fromkeys(each.source for each in read)}
     unit = schema.privacy_unit
@@ -128,7 +128,7 @@ def _read_frame(path: str | PathLike[str], schema: Schema, *, target: bool) -> p
 
 
 def _read_column(table: Table, column: Column, schema: Schema) -> AnyArray:
-    """Return numbers as floats, and other values as the texts by which categories are compared, None if missing."""
+    """Return a column: numbers as floats, other values as their canonical texts, None if missing."""
     cells = table.column_by_name(column.source)
     assert cells is not None  # the file was checked
     if column.kind == "numeric" and column.part is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catalogue of publicly known bounds and categories, by column name. It depends on no data.
+"""Catalogue of publicly known bounds and categories, by column name. Independent of any data.
 
 Its bounds need no source: for example, no age exceeds 120 in any table.
 """
@@ -92,7 +92,7 @@ CATALOGUE: Final = (
         for values in lists.split(",")
     ),
 )
-"""Entries in order of precedence: the first match counts."""
+"""Entries in order of precedence: the first match applies."""
 
 
 def known_bounds(name: str) -> KnownColumn | None:
@@ -105,7 +105,7 @@ def known_bounds(name: str) -> KnownColumn | None:
 
 
 def known_values(name: str, categories: Collection[str]) -> KnownColumn | None:
-    """Return the known list of values that covers all given categories, two or more, or nearly all prefixes.
+    """Return the catalogue entry whose values include all given categories (at least two), or nearly all prefixes.
 
     >>> known_values("smoker", ["yes", "no"]).values
     ('no', 'yes')

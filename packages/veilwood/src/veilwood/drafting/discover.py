@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private schema discovery: ``discover`` measures lists and bounds that are not public, through the release door.
+"""Private schema discovery: ``discover`` measures categories and bounds that are not public, via the release door.
 
-In each column, a row adds at most one to the count of its text and one to that of its magnitude. Counts above the
+In each column, a row adds at most one to the count of a text and at most one to that of a magnitude. Counts above the
 threshold are released; the rest of the schema is post-processing. Proof: proofs/discover.md.
 """
 
@@ -72,7 +72,7 @@ def magnitude_bounds(magnitude: Magnitude) -> tuple[float, float]:
     return (low, 2 * low) if magnitude > _ZERO_MAGNITUDE else (-2 * low, -low)
 
 
-@dataclass(frozen=True, repr=False)  # it is as private as the rows
+@dataclass(frozen=True, repr=False)  # the object is as private as the rows
 class SchemalessTable:
     """A table without a schema whose values can be counted."""
 
@@ -84,9 +84,9 @@ class SchemalessTable:
     _dialect: Dialect
 
     def count_values(self, columns: Sequence[str], cap: RowsOf | None) -> tuple[list[Counter[str]], Ints]:
-        """Count the texts of each column and the magnitudes of its numbers: a row adds at most one to each of the two.
+        """Count the texts of each column and the magnitudes of its numbers. A row adds at most one to each of both.
 
-        With a cap, at most ``cap.at_most`` rows per id count, and no row without an id.
+        With a cap, at most ``cap.at_most`` rows per id count, and rows without an id do not.
         """
         chosen_rows = None
         if cap is not None:
@@ -101,7 +101,7 @@ class SchemalessTable:
                 row += table.n_rows
                 for place, name in enumerate(columns):
                     cells = table.column_by_name(name)
-                    assert cells is not None  # the name is from the table
+                    assert cells is not None  # the name comes from the table
                     _count_column(cells, mask, self._dialect.of(name), texts[place], sizes[place])
         return texts, sizes
 
@@ -154,7 +154,7 @@ _MAX_CODES: Final = 2  # a column with at most this many distinct numbers is cat
 _MAX_CLASSES: Final = 20  # a target with at most this many distinct numbers has classes
 _MIN_TEXT_FRACTION: Final = 0.9  # categorical if released texts reach this fraction of the released numbers
 _MAX_VALUES: Final = 200  # categories in a schema: the most frequent ones
-_FALSE_POSITIVE_RATE: Final = 0.05  # that any empty magnitude exceeds the threshold, with bounds_only
+_FALSE_POSITIVE_RATE: Final = 0.05  # probability that any empty magnitude exceeds the threshold, with bounds_only
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Discovery:
     Attributes
     ----------
     schema : Schema
-        Made from released counts. Columns are nullable and features have an "other", since rare values stay hidden.
+        Schema made from released counts. Columns are nullable, and features have an "other": rare values are hidden.
     plan : Plan
         The release plan.
     privacy : PrivacyCertificate
@@ -198,14 +198,14 @@ def discover(
     dialect: Dialect = DIALECT,
     name: str | None = None,
 ) -> Discovery:
-    """Measure the parts of a schema that are not public: frequent categories, and bounds of numbers.
+    """Measure the parts of a schema that are not public: frequent categories and numeric bounds.
 
     Parameters
     ----------
     X : dataframe or path
         The table. The names of its columns are public.
     target : str, optional
-        The column to predict; the last one by default.
+        The column to predict; the last column by default.
     epsilon, delta : float
         The privacy loss. Unknown categories need a delta above 0 and below 1 / number of people.
     ledger : Ledger or path, optional
@@ -231,8 +231,8 @@ def discover(
     -----
     Guarantee
 
-    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/discover.md, attacked by
-    packages/veilwood/tests/drafting/test_discover.py. Rows are read one by one and none is refused.
+    (epsilon, delta)-differential privacy for the requested unit and adjacency: proofs/discover.md, attacked by
+    packages/veilwood/tests/drafting/test_discover.py. Rows are read independently and no row is rejected.
 
     Examples
     --------
@@ -275,7 +275,7 @@ def discover(
 def plan_discovery(
     columns: Sequence[str], *, epsilon: float, delta: float, neighbours: Neighbours, bounds_only: bool = False
 ) -> Plan:
-    """Plan a discovery. No rows are needed and nothing is spent."""
+    """Plan a discovery. Reads no rows and spends no budget."""
     loss, shape = requested_loss(epsilon, delta), (len(columns), N_MAGNITUDES)
     if not columns:
         raise ParameterError("ignore", "all columns", "leaves nothing to measure", "keep some")
@@ -374,7 +374,7 @@ def _infer_schema(
     name: str,
     inferred: bool,
 ) -> Schema:
-    """Assemble the schema: post-processing of released counts."""
+    """Assemble the schema from released counts, by post-processing."""
     target = (
         _infer_column(target_name, released[target_name], is_target=True)
         if classes is None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drafts of a schema, inferred from a table for a person to review; marked until every bound is public knowledge.
+"""Drafts of a schema, inferred from a table. A draft is marked until a person has reviewed every bound.
 
-Profiles of columns and the dialect of a CSV file are guessed here. Publicly known bounds are in ``catalogue``, the
-review is in ``review``.
+This module guesses the profiles of columns and the dialect of a CSV file. Publicly known bounds are in ``catalogue``,
+the review is in ``review``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NEARLY_ALL: Final = 0.95  # fraction of values that must fit a guess; the rest 
 # Fractions of numbers and limits from which on a column among whose values are texts is numeric: in general, and if the
 # catalogue knows its bounds; and the smallest number of different numbers.
 _MOSTLY, _MOST, _MIN_NUMBERS = 0.8, 0.5, 3
-_SAMPLE: Final = 10_000  # different texts from which the decimal sign is guessed
+_SAMPLE: Final = 10_000  # distinct texts from which the decimal sign is guessed
 _ID_NAMES: Final = re.compile(  # the end of a name, or a name that is a person: "patient" holds ids, "patients" a count
     r"(?:^|[\W_])(?:id|ids|uuid|guid|mrn|nr|no|number|nummer|key|fallnummer|ssn|iban)$"
     r"|^(?:patient|person|customer|kunde|client|user|subject|proband)$",
@@ -94,19 +94,19 @@ class ColumnProfile:
     name: str
     kind: Literal["id", "date", "time", "text", "people", "unique", "number", "category", "nothing", "unnamed"]
     nullable: bool
-    codes: Indices  # category of each row, negative if it has none
+    codes: Indices  # category of each row, negative if the row has no category
     texts: list[str]
     numbers: _Numbers | None = None
 
 
 @dataclass(repr=False)
 class _Numbers:
-    """Numbers of a column, NaN where there is none, and the rules by which they were read."""
+    """Numbers of a column (NaN for other values), and the rules by which they were read."""
 
     values: Floats
     decimal: str | None = None  # decimal sign, if it differs from the file's
-    rule: TextRule | None = None  # what texts count as, if there are any
-    odd: tuple[str, ...] = ()  # these texts
+    rule: TextRule | None = None  # how text values are read, if there are any
+    odd: tuple[str, ...] = ()  # these text values
 
 
 def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> ColumnProfile:
@@ -216,7 +216,7 @@ def _guess_date_or_time(texts: Sequence[str]) -> Literal["date", "time"] | None:
 
 
 def guess_privacy_unit(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
-    """Return the id column to protect: that of people, or else the first one with repeated values."""
+    """Return the id column to protect: an id of people if there is one, otherwise the first id with repeated values."""
     ids = [
         look for look in profiles if look.kind == "id" or (look.kind == "unique" and _PERSON_NAMES.search(look.name))
     ]
@@ -228,7 +228,7 @@ def guess_privacy_unit(profiles: Sequence[ColumnProfile]) -> ColumnProfile | Non
 _REASONS: Final = {
     "id": "looks like an id",
     "date": "a date",
-    "time": "a date or time, in a form whose parts cannot be used",
+    "time": "a date or time in a format whose parts cannot be used",
     "text": "free text",
     "people": "names or addresses of people",
     "unique": "nearly every row has a value of its own",
@@ -276,9 +276,9 @@ def draft_column(
 
 
 def _join_spellings(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return categories without spaces around them and one per spelling, and the category of other spellings.
+    """Merge spellings that differ in case or surrounding spaces. Return categories and aliases.
 
-    The first of several spellings that differ in case or spaces is the category.
+    The first of several spellings becomes the category.
 
     >>> _join_spellings(["F", "M", "M ", "f"])
     (['F', 'M'], {'M ': 'M', 'f': 'F'})
@@ -293,7 +293,7 @@ def _join_spellings(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _count_holders(profile: ColumnProfile, unit: ColumnProfile | None) -> Ints:
-    """Return the number of units that have each category; rows, if there is no id."""
+    """Return the number of units with each category, or the number of rows if there is no id."""
     rows = np.flatnonzero(profile.codes >= 0)
     people = rows if unit is None else unit.codes[rows]
     pairs = np.unique(np.column_stack([profile.codes[rows], people])[people >= 0], axis=0)
@@ -315,7 +315,7 @@ def _restore_integers(texts: list[str], profile: ColumnProfile) -> list[Any]:
 
 
 def _draft_bounds(name: str, numbers: Floats) -> tuple[dict[str, Any], str]:
-    """Return the known bounds if nearly all numbers lie within; else bounds that are no single unit's number."""
+    """Return known bounds that cover nearly all numbers, or else bounds that are not the value of any one unit."""
     finite = np.sort(numbers[np.isfinite(numbers)])
     usual = known_bounds(name)
     if usual is not None and usual.lower is not None and usual.upper is not None:
@@ -364,7 +364,7 @@ def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
 
 
 def _guess_nulls(rows: list[list[str]]) -> tuple[str, ...]:
-    """Return the usual null words that occur, except those in a column that consists mainly of them."""
+    """Return the usual null words that occur, except in columns that consist mainly of null words."""
     columns = [Counter(cell for cell in column if cell) for column in zip_longest(*rows, fillvalue="")]
     words = {word for column in columns for word in _NULL_WORDS if column[word]}
     for column in columns:
@@ -383,7 +383,7 @@ def _guess_encoding(raw: bytes) -> str:
 
 
 def _guess_separator(lines: list[str]) -> str:
-    """Return the separator that most often splits the first lines into equally many values, then into most values."""
+    """Return the separator that most often gives lines the same number of values. Ties go to the most values."""
     some = lines[:50]
 
     def separator_quality(sep: str) -> tuple[float, int]:
@@ -432,17 +432,17 @@ def draft_from_table(
     Columns that look like an id, a date or free text, or have nearly as many values as rows, are left out with a
     reason. An id becomes the proposed ``privacy_unit``. Categories held by fewer than 20 people (rows, if there is no
     id) are left out, and bounds are rounded outwards. Even so, the draft is as private as the data until a person
-    replaces its content by public knowledge and deletes the marks. A model made with an unreviewed draft is NOT PRIVATE
-    and says so.
+    replaces its content with public knowledge and deletes the marks. Models fitted with an unreviewed draft are marked
+    NOT PRIVATE.
 
     Parameters
     ----------
     X : dataframe or path
-        The table, target included.
+        The table, including the target.
     target : str, optional
         Name of the target column; the last column by default.
     dates : collection of {"year", "month", "weekday", "hour"}
-        Parts of dates to use. Without any, dates are left out.
+        Parts of dates to use. By default, dates are left out.
     sep, decimal, encoding : str, optional
         Dialect of a CSV file. Missing parts are guessed from the file and written into the draft.
 
@@ -450,8 +450,8 @@ def draft_from_table(
     --------
     >>> import pandas as pd
     >>> draft = draft_from_table(pd.DataFrame({"age": [31, 58] * 50, "name": range(100), "ill": ["no", "yes"] * 50}))
-    >>> draft["columns"][0]
-    {'name': 'age', 'kind': 'numeric', 'lower': 0, 'upper': 120, 'bounds': 'from data: review (usual: age in years)'}
+    >>> draft["columns"][0]["upper"], draft["columns"][0]["bounds"]
+    (120, 'from data: review (usual: age in years)')
     >>> draft["left_out"]
     {'name': 'nearly every row has a value of its own'}
     """
@@ -472,8 +472,8 @@ def draft_from_table(
     goal = draft_column(answers, unit, is_target=True)
     if isinstance(goal, str):
         raise SchemaError(
-            f"target {target!r} cannot be drafted: {goal}. Hint: choose a target with numbers, or with at least two "
-            f"classes of at least {MIN_UNITS} people each, or write the schema by hand."
+            f"target {target!r} cannot be drafted: {goal}. Hint: choose a numeric target, or a target with at least "
+            f"two classes of at least {MIN_UNITS} people each, or write the schema by hand."
         )
     for look in (look for look in looks if look.name != target):
         if look.kind == "date" and dates:
@@ -495,7 +495,7 @@ def draft_from_table(
     read = {look.name: look.numbers for look in looks if look.name in used and look.numbers is not None}
     signs = {name: numbers.decimal for name, numbers in read.items() if numbers.decimal}
     if _has_unusable_targets(answers, goal):
-        head["drop"] = True  # for the next command that the review prints
+        head["drop"] = True  # for the fit command that the review prints
     dialect = replace(dialect, decimals=signs)
     if dialect != DIALECT:
         head["dialect"] = dialect.to_dict()
@@ -507,10 +507,10 @@ def draft_from_table(
 def draft_columns_again(
     X: str | PathLike[str], schema: Schema, names: Collection[str]
 ) -> Iterator[tuple[str, dict[str, Any] | None, str | None]]:
-    """Draft some columns of a schema again, from a table that does not fit them.
+    """Redraft some columns of a schema, from a table that does not fit them.
 
-    Yields the name, the JSON form of the column, or None if it cannot be drafted, and its decimal sign if that differs
-    from the file's.
+    Yields three values per column: its name; its JSON form, or None if it cannot be drafted; and its decimal sign, or
+    None if it is that of the file.
     """
     files = find_files(X, None, dialect=schema.dialect)
     columns = {column.name: column for column in (*schema.features, schema.target)}
@@ -530,7 +530,7 @@ def draft_columns_again(
 
 
 def _has_unusable_targets(profile: ColumnProfile, goal: dict[str, Any]) -> bool:
-    """Return True if some rows have no target, or one that the draft does not list."""
+    """Return True if any row has no target, or a target that the draft does not list."""
     if goal["kind"] == "numeric":
         return profile.nullable
     listed = {*map(str, goal["values"]), *goal.get("aliases", ())}
@@ -552,7 +552,7 @@ def _open_table(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, T
 
 
 def _date_part_column(profile: ColumnProfile, part: str) -> dict[str, Any]:
-    """Return a column for a part of a date; the values of all parts but the year are public."""
+    """Return a column for a part of a date. The values of all parts except the year are public."""
     known = {"month": (1, 12), "weekday": (1, 7), "hour": (0, 23), "year": (1900, 2100)}
     kind: dict[str, Any] = {"kind": "numeric", "lower": known[part][0], "upper": known[part][1]}
     if part == "weekday":

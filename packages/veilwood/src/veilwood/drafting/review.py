@@ -27,7 +27,7 @@ from veilwood.safe_io import read_json, read_text, write_file
 MIN_SOURCE_LENGTH: Final = 3  # characters: an answer such as "y" is not a source
 _MAX_LISTED: Final = 12  # categories shown in a question
 _KEYS_OF_BOUNDS: Final = ("values", "lower", "upper", "other", "prefix")
-_MARKS: Final = ("bounds", "odd")  # of a column that is not reviewed
+_MARKS: Final = ("bounds", "odd")  # keys of a column that is not reviewed
 _MARKS_OF_DRAFT: Final = ("notes", "inferred", "table", "drop")
 
 
@@ -52,9 +52,9 @@ class ColumnQuestion:
     missing: bool
     """Whether missing values are allowed."""
     texts: TextRule | None
-    """Rule for texts in a numeric column, if there are any."""
+    """Rule for reading text values of a numeric column, if there are any."""
     odd: tuple[str, ...]
-    """Frequent texts among them."""
+    """Frequent text values of a numeric column."""
     other: str | None
     """Category that stands for unknown values, or None."""
 
@@ -65,7 +65,7 @@ class Review:
     Parameters
     ----------
     draft : mapping
-        JSON form of a drafted schema, possibly reviewed in part.
+        JSON form of a drafted or partly reviewed schema.
     deferred : collection of str
         Columns deferred in an earlier session.
 
@@ -76,7 +76,7 @@ class Review:
     >>> table = pd.DataFrame({"age": [31, 58] * 50, "ward": ["A", "B"] * 50, "ill": ["no", "yes"] * 50})
     >>> review = Review(draft_from_table(table))
     >>> review.next_question().proposal
-    'age in years: 0 to 120'
+    'age in years: 0 to 120, whole numbers'
     >>> review.accept_known()
     >>> review.declare(source="the list of wards on our web site", values=["A", "B", "C"])
     >>> review.accept_known()
@@ -101,15 +101,15 @@ class Review:
         return cls(read_json(read_text(path)))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Save the review so far; columns that are not reviewed keep their marks."""
+        """Save the current state of the review. Unreviewed columns stay marked."""
         write_file(Path(path), (format_schema(self.to_dict()) + "\n").encode())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the draft in its present state; without open questions it is a schema."""
+        """Return the current state of the draft. It is a final schema once all questions are answered."""
         return copy.deepcopy(self._draft)
 
     def schema(self) -> Schema:
-        """Return the schema. While a question is open, it counts as inferred from the data."""
+        """Return the schema. It counts as inferred from the data until all questions are answered."""
         return Schema.from_dict(self._draft)
 
     @property
@@ -140,25 +140,25 @@ class Review:
         )
 
     def summary(self) -> list[tuple[str, str, str]]:
-        """Return name, description and public source of every column, for a last look."""
+        """Return name, description and public source of every column, for a final check."""
         return [(each["name"], _describe_column(each), each.get("known_from", "")) for each in self._draft["columns"]]
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def accept_known(self) -> None:
-        """Accept the catalogue's bounds; only these can be accepted without a source."""
+        """Accept the bounds from the catalogue. All other bounds need a source."""
         column = self._current_column()
         usual = self._find_known(column)
         if usual is None:
             raise UseError(
-                f"column {column['name']!r} has no usual bounds: those of the draft were inferred from the data. "
+                f"column {column['name']!r} has no usual bounds, and its drafted bounds were inferred from the data. "
                 "Hint: name a public source, or exclude the column."
             )
         is_date_part = usual.title in str(column.get("bounds")) and column.get("part")
         self._apply_bounds(column, {} if is_date_part else usual.to_dict(), f"usual: {usual.title}")
 
     def declare(self, source: str, **bounds: Any) -> None:
-        """Declare the public source of a column's bounds; without ``bounds``, of those in the draft.
+        """Declare the bounds of a column and their public source. By default, the bounds are those of the draft.
 
         Parameters
         ----------
@@ -166,7 +166,7 @@ class Review:
             Text for readers of the schema: a standard, a code list, a manual.
         **bounds
             ``lower`` and ``upper``, or ``values`` and optionally ``other`` and ``prefix``. They determine the kind of
-            the column, whatever the draft says; a target of the other kind changes the task.
+            the column, regardless of the draft. A target of the other kind changes the task.
         """
         column = self._current_column()
         if not isinstance(source, str) or len(source.strip()) < MIN_SOURCE_LENGTH:
@@ -180,10 +180,10 @@ class Review:
         self._apply_bounds(column, bounds, " ".join(source.split()))
 
     def exclude(self) -> None:
-        """Exclude the column; it may stay in the table."""
+        """Exclude the column from the schema. The table may still contain it."""
         column = self._current_column()
         if column["name"] == self._draft["target"]:
-            raise UseError("the target cannot be left out. Hint: draft again with another target.")
+            raise UseError("the target cannot be excluded. Hint: draft the schema again with another target.")
         others = [each for each in self._draft["columns"] if each["name"] != column["name"]]
         if len(others) == 1:
             raise UseError("the last feature cannot be excluded. Hint: draft again from a table with more columns.")
@@ -195,7 +195,7 @@ class Review:
         self._replace_draft(changed)
 
     def defer(self) -> bool:
-        """Defer the question. Return True if another question was not deferred yet."""
+        """Defer the question. Return True if any other question has not been deferred."""
         name = self._current_column()["name"]
         self._replace_draft(self._draft, self._deferred | {name})
         return not self._deferred.issuperset(self.open_columns)
@@ -207,16 +207,19 @@ class Review:
         self._replace_column(column, column | {"nullable": True} if allowed else rest)
 
     def set_text_rule(self, rule: TextRule) -> None:
-        """Set what texts in a numeric column count as."""
+        """Set the rule for reading text values of a numeric column."""
         column = self._current_column()
         self._replace_column(column, column | {"nullable": True, "texts": rule})
 
     def add_text_column(self) -> None:
-        """Add a categorical column of the frequent texts in a numeric column; numbers are its category ``other``."""
+        """Add a categorical column for frequent text values of a numeric column. Numbers become ``other``."""
         column = self._current_column()
         name = f"{column['name']}_text"
         if not column.get("odd") or any(each["name"] == name for each in self._draft["columns"]):
-            raise UseError(f"column {column['name']!r} has no frequent texts for a column of their own.")
+            raise UseError(
+                f"column {column['name']!r} has no frequent text values for a separate "
+                "column. Hint: choose another rule."
+            )
         added = {"name": name, "of": column.get("of", column["name"]), "kind": "categorical"}
         added |= {"values": [*column["odd"], "other"], "other": "other", "nullable": True, "bounds": UNREVIEWED_MARK}
         columns = [*self._draft["columns"]]
@@ -227,11 +230,14 @@ class Review:
     def undo(self) -> None:
         """Undo the last answer of this session."""
         if not self._history:
-            raise UseError("there is no answer to undo in this session. Hint: name a column at the end to change it.")
+            raise UseError(
+                "there is no answer to undo in this session. Hint: to change a column, "
+                "type its name at the end of the review."
+            )
         self._draft, self._deferred, self._n_columns = self._history.pop()
 
     def reopen(self, name: str, drafted: Mapping[str, Any] | None = None, decimal: str | None = None) -> None:
-        """Ask about a reviewed column again; with ``drafted``, about a new draft of it, with its decimal sign."""
+        """Reopen a reviewed column. ``drafted`` and ``decimal`` replace its draft and decimal sign."""
         known = {column["name"]: column for column in self._draft["columns"]}
         if name not in known:
             raise UseError(f"there is no column {short_repr(name)}. Hint: choose one of {', '.join(known)}.")
@@ -245,12 +251,12 @@ class Review:
 
     @property
     def privacy_unit(self) -> dict[str, Any] | None:
-        """Proposed privacy unit: the id column and the number of rows per id that count, or None."""
+        """Proposed privacy unit (the id column and the maximum number of rows per id), or None."""
         unit = self._draft.get("privacy_unit")
         return dict(unit) if isinstance(unit, Mapping) else None
 
     def set_rows_per_unit(self, at_most: int) -> None:
-        """Set the number of rows per id that count. Choose it from public knowledge, not from the data."""
+        """Set the maximum number of rows per id. Base it on public knowledge, not on the data."""
         if self.privacy_unit is None:
             raise UseError("the draft proposes no privacy unit. Hint: add a privacy_unit to the draft.")
         self._replace_draft(self._draft | {"privacy_unit": self.privacy_unit | {"at_most": at_most}})
@@ -264,11 +270,13 @@ class Review:
     def _current_column(self) -> dict[str, Any]:
         question = self.next_question()
         if question is None:
-            raise UseError("all columns are reviewed, so there is no question to answer.")
+            raise UseError(
+                "all columns are reviewed: there is no question to answer. Hint: reopen a column to change it."
+            )
         return self._find_column(question.name)
 
     def _find_known(self, column: Mapping[str, Any]) -> KnownColumn | None:
-        """Return the catalogue entry of a column, by its name and by the form of its categories, or None."""
+        """Return the catalogue entry that matches the name and categories of a column, or None."""
         if column.get("part"):
             return _KNOWN_DATE_PARTS.get(column["part"])
         if column["kind"] == "numeric":
@@ -287,7 +295,7 @@ class Review:
         self._replace_column(column, reviewed, changed)
 
     def _read_as_numbers(self, column: Mapping[str, Any], reviewed: dict[str, Any]) -> dict[str, Any]:
-        """Return the dialect that reads most drafted categories as numbers. Give ``reviewed`` a rule for the others."""
+        """Return the dialect that reads most drafted categories as numbers. Add a rule for others to ``reviewed``."""
         dialect = Dialect.from_dict(self._draft.get("dialect", {}))
         texts = [str(value) for value in column["values"] if value != column.get("other")]
         texts += column.get("aliases", {})
@@ -310,7 +318,7 @@ class Review:
         self._replace_draft(draft | {"columns": columns})
 
     def _replace_draft(self, draft: dict[str, Any], deferred: frozenset[str] | None = None) -> None:
-        """Replace the draft. With the last mark of a column, the marks of the whole draft go too."""
+        """Replace the draft. If no column is marked any more, remove the marks of the whole draft too."""
         if not any(is_unreviewed(column) for column in draft["columns"]):
             draft = {key: value for key, value in draft.items() if key not in _MARKS_OF_DRAFT}
         Schema.from_dict(draft)  # raises before anything is changed
@@ -343,7 +351,7 @@ def parse_bounds(text: str) -> dict[str, float] | None:
 
 
 def parse_categories(text: str) -> list[str]:
-    """Return the categories in a text, separated by commas; quotation marks keep commas and spaces.
+    """Return the categories in a comma-separated text. Quotation marks protect commas and spaces.
 
     >>> parse_categories('A1, B1 , "x, y"')
     ['A1', 'B1', 'x, y']
@@ -352,7 +360,7 @@ def parse_categories(text: str) -> list[str]:
 
 
 def _with_bounds(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a column with other bounds; categories keep an ``other`` that they need."""
+    """Return a column with new bounds. A category ``other`` is preserved if the new categories need it."""
     if not bounds:
         return dict(column)
     rest = {key: value for key, value in column.items() if key not in _KEYS_OF_BOUNDS}
@@ -361,7 +369,7 @@ def _with_bounds(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[s
         new["values"] = list(new["values"])
         drafted = column.get("values", [])
         if {str(value) for value in drafted} == {str(value) for value in new["values"]}:
-            new["values"] = drafted  # the same categories, in the drafted type, which predictions keep
+            new["values"] = drafted  # the same categories, in the drafted type, which is that of predictions
         other = new.get("other", column.get("other"))
         if other is not None:
             new["other"] = other

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private evaluation of a model, released through the door and charged: ``vw.evaluate``, and holdout splits.
+"""Private evaluation of a model on holdout splits or other rows, released through the door: ``vw.evaluate``.
 
 The counts are in ``scoring``, the estimates from noisy counts in ``quality``.
 """
@@ -49,8 +49,8 @@ class HoldoutSplit:
     -----
     Guarantee
 
-    The draws of different units are independent and depend on no value. Under add-remove one unit is therefore in one
-    of the two parts only, and releases on both parts together cost the larger loss (proofs/evaluation.md, attacked by
+    The draws of different units are independent and depend on no value. Under add-remove, a unit is therefore in only
+    one of the two groups, and releases on both together cost the larger loss (proofs/evaluation.md, attacked by
     packages/veilwood/tests/evaluation/test_evaluate.py).
     """
 
@@ -68,7 +68,7 @@ class HoldoutSplit:
         return cls(secret_key(), round(wanted * _PER_MILLE))
 
     def open_parts(self, opener: Callable[..., Source], unit: Unit) -> list[Source]:
-        """Open the rows to train on, and the held-out rows, by a call of ``open_rows`` that lacks an id filter."""
+        """Open the training rows and the held-out rows. ``opener`` is ``open_rows`` without an id filter."""
         if isinstance(unit, RowsOf):
             return [opener(id_filter=lambda text: not self._has_id(text)), opener(id_filter=self._has_id)]
         source = opener()
@@ -79,9 +79,9 @@ class HoldoutSplit:
         return word * _PER_MILLE >> 32 < self.per_mille
 
 
-@dataclass(frozen=True, repr=False)  # workers of a cluster log what fails with its arguments
+@dataclass(frozen=True, repr=False)  # no repr: workers of a cluster log failed calls with their arguments
 class _HoldoutFilter:
-    """The held-out rows of a split, or the others (``batches.RowFilter``)."""
+    """Filter for the held-out rows of a split, or for the other rows (``batches.RowFilter``)."""
 
     split: HoldoutSplit
     held_out: bool
@@ -123,7 +123,7 @@ class Evaluation:
         raise AttributeError(f"this evaluation has no {name!r}; it has {', '.join(scores)}, quality, plan and privacy")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the evaluation as a dict that can be written as JSON."""
         return {
             "model": self.plan.parameters["model"],
             "quality": self.quality.to_dict(),
@@ -172,10 +172,10 @@ class Evaluation:
 def evaluation_plan(
     model: Any, loss: Loss, neighbours: Neighbours, invalid: Invalid = "refuse", **parameters: Any
 ) -> Plan:
-    """Plan an evaluation. Reads no rows and spends nothing. The plan identifies the model by its arrays."""
+    """Return the plan of an evaluation. Reads no rows and spends no budget. The plan has a hash of the model."""
     if not hasattr(model, "plan"):
         raise UseError(
-            f"{type(model).__name__} is not a fitted estimator of this library. Hint: fit one, or load it by vw.load."
+            f"{type(model).__name__} is not a fitted estimator of this library. Hint: fit one, or use vw.load."
         )
     if not hasattr(model, "predict"):
         raise UseError(f"{type(model).__name__} charges for every batch of predictions and cannot be evaluated.")
@@ -198,7 +198,7 @@ def evaluation_plan(
 
 
 def model_hash(model: Any) -> str:
-    """Return a SHA-256 of the plan and arrays of a fitted model, which identifies this fit of the plan."""
+    """Return the SHA-256 hash of the plan and arrays of a fitted model, which identifies this fit."""
     digest = hashlib.sha256(model.privacy_.plan_hash.encode())
     for name, array in sorted(model.model_.to_arrays().items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -222,16 +222,16 @@ def measure_quality(
 
 @dataclass(frozen=True)
 class Holdout:
-    """Evaluation that a fit makes on units it holds out; without a split there is none."""
+    """Evaluation of a fit on held-out units; without a split, no evaluation."""
 
     split: HoldoutSplit | None
     fraction: float
     extra_loss: Loss | None
-    """Loss of the evaluation beside that of the fit; None if the fit covers it."""
+    """Additional privacy loss of the evaluation; None if the loss of the fit covers it."""
 
     @classmethod
     def requested(cls, plan: Plan, fraction: Any, epsilon: object) -> Holdout:
-        """Return the evaluation that the arguments of ``fit`` request. Raise ParameterError if they do not fit."""
+        """Return the evaluation that the arguments of ``fit`` request. Raise ParameterError if they are invalid."""
         split = None if fraction is None else HoldoutSplit.draw(fraction)
         free = plan.neighbours.in_one_part
         if split is None or free:
@@ -247,11 +247,11 @@ class Holdout:
         return cls(split, float(fraction), requested_loss(epsilon, 0))
 
     def open_parts(self, opener: Callable[..., Source], unit: Unit) -> list[Source]:
-        """Open the rows to train on and, if units are held out, those to evaluate on."""
+        """Open the training rows and, if units are held out, the evaluation rows."""
         return [opener()] if self.split is None else self.split.open_parts(opener, unit)
 
     def evaluate(self, model: Any, source: Source, fit_door: Door) -> Evaluation:
-        """Evaluate a model on the held-out units: covered by the loss of its fit, or at a loss of its own."""
+        """Evaluate a model on the held-out units, covered by the loss of its fit or with an additional loss."""
         loss = parallel_loss(fit_door.plan.loss) if self.extra_loss is None else self.extra_loss
         plan = evaluation_plan(model, loss, fit_door.plan.neighbours, model.invalid, share=self.fraction)
         not_private = None if model.privacy_.is_private else model.privacy_.reason
@@ -285,14 +285,13 @@ def evaluate(
     Parameters
     ----------
     model : fitted estimator
-        It must be private itself. The evaluation of a model that is not carries no guarantee, and its certificate says
-        so.
+        The model to evaluate. If it is not private, the evaluation has no guarantee, and its certificate says so.
     X, y
-        The rows, as in ``fit``. ``ledger`` must be the ledger of the people they are about.
+        The rows, as in ``fit``.
     epsilon, delta : float
         The privacy loss of this evaluation. It adds to the loss of the fit for people who are in both tables.
     ledger : Ledger or path, optional
-        Where the loss is charged.
+        Ledger to charge: the ledger of the people whom the rows describe.
     privacy_unit, adjacency
         The protected unit and the adjacency. Default: those of the fit of the model.
     invalid : {"refuse", "drop"}
@@ -300,7 +299,7 @@ def evaluate(
     confidence : float
         Confidence level of the intervals, between 0.5 and 0.9999.
     n_jobs : int, optional
-        Threads.
+        Number of threads.
 
     Returns
     -------
@@ -327,7 +326,7 @@ def evaluate(
     if not isinstance(confidence, float) or not 0.5 <= confidence <= 0.9999:
         raise ParameterError("confidence", confidence, "must be a number between 0.5 and 0.9999", "pass 0.95")
     if n_jobs is not None and not is_int_in(n_jobs, -4096, 4096):
-        raise ParameterError("n_jobs", n_jobs, "is not a number of threads", "pass 1, 2, ... or -1 for all")
+        raise ParameterError("n_jobs", n_jobs, "must be a number of threads", "pass 1, 2, ... or -1 for all")
     loss = requested_loss(epsilon, delta)
     own = getattr(model, "plan_", None)
     usual = Neighbours() if own is None else own.neighbours
@@ -349,9 +348,10 @@ def evaluate(
 
 
 def _warn_of_training_rows(handle: DataHandle, plan: str, ledger: Ledger | None) -> None:
-    """Warn if the rows have the path, or are the object, that the model was trained on: by this process or the ledger.
+    """Warn if this process or the ledger recorded that the model was trained on the same path or object.
 
-    Nothing is read: rows under another name are not noticed. Of objects in memory a ledger knows only the kind.
+    No rows are read, so the same rows under another name are not detected. A ledger records only the kind of an object
+    in memory.
     """
     has_path = handle.number == 0 and handle != UNNAMED_DATA
     trained = was_released(handle, plan) or (
@@ -363,8 +363,8 @@ def _warn_of_training_rows(handle: DataHandle, plan: str, ledger: Ledger | None)
     )
     if trained:
         warnings.warn(
-            f"a model of this plan was trained on {handle.short_name}: on rows of its training, estimates are often "
-            "better than on new ones. Hint: evaluate on other rows, or fit with holdout_fraction=0.3.",
+            f"a model of this plan was trained on {handle.short_name}: on its training rows, estimates are often "
+            "better than on new rows. Hint: evaluate on other rows, or fit with holdout_fraction=0.3.",
             UtilityWarning,
             stacklevel=3,
         )

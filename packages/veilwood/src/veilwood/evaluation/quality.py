@@ -2,7 +2,7 @@
 """Estimates of model quality from noisy counts, with confidence intervals. Post-processing only.
 
 The counts and their sensitivity are in ``scoring``. Every estimate is a ratio of sums over cells, or of products of
-sums, of the noisy counts as they are: clipping a count at 0 would bias the estimate. Its error has two parts, both by
+sums, of the unclipped noisy counts: clipping a count at 0 would bias the estimate. Its error has two parts, both by
 the delta method: the sampling error of a cell of h rows is sqrt(h), and the noise has a known variance. All estimates
 are homogeneous of degree 0 (twice the rows give the same estimate), so the first part is the sum over cells of slope^2
 times count.
@@ -24,7 +24,7 @@ from veilwood.evaluation.scoring import LOG_ODDS, SCORE_BINS, SIZE_EDGES, TARGET
 
 Tables: TypeAlias = dict[str, Floats]
 
-_MIN_DEVIATIONS = 4.0  # in standard deviations of the noise: a smaller sum is not used as a divisor
+_MIN_DEVIATIONS = 4.0  # in standard deviations of the noise: a sum below this is not used as a divisor
 MIDDLES: Floats = 1 / (1 + np.exp(-LOG_ODDS * (np.arange(SCORE_BINS) - (SCORE_BINS - 1) / 2)))
 """Probability that represents each bin of scores."""
 _SIZE_BOUNDS = np.concatenate([[0.0], SIZE_EDGES, [1.0]])
@@ -65,7 +65,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Threshold:
-    """Consequences of predicting the second of two classes from some probability on."""
+    """Consequences of a decision threshold: predict the second of two classes from this probability on."""
 
     probability: float
     """Rows with at least this probability are flagged as the second class."""
@@ -76,9 +76,9 @@ class Threshold:
     specificity: Estimate
     """Fraction of the first class that is not flagged."""
     positive_value: Estimate
-    """Positive predictive value: fraction of the flagged rows that are of the second class."""
+    """Positive predictive value: fraction of the flagged rows that belong to the second class."""
     negative_value: Estimate
-    """Negative predictive value: fraction of the other rows that are of the first class."""
+    """Negative predictive value: fraction of the other rows that belong to the first class."""
 
     @property
     def is_known(self) -> bool:
@@ -97,20 +97,20 @@ class Quality:
     rows: Estimate
     """Number of rows that were counted."""
     scores: dict[str, Estimate]
-    """accuracy, auc, log_loss and calibration_error; for regression r2, rmse, mae and bias. Each probability counts as
-    the middle of its bin. For more than two classes, auc is one-vs-rest, averaged over the classes whose counts exceed
-    the noise.
+    """Estimates of accuracy, auc, log_loss and calibration_error; for regression, of r2, rmse, mae and bias. Each
+    probability counts as the middle of its bin. For more than two classes, auc is one-vs-rest, averaged over the
+    classes whose counts exceed the noise.
     """
     classes: tuple[str, ...] = ()
     """Classes, in the order of the confusion matrix."""
     confusion: tuple[tuple[float, ...], ...] = ()
     """Noisy counts, true class by predicted class. They can be negative."""
     calibration: tuple[CurvePoint, ...] = ()
-    """Predicted and observed frequencies: of the second of two classes, or of all classes if there are more."""
+    """Predicted and observed frequencies: of the second of two classes, or pooled over more than two classes."""
     clipped_at: float | None = None
-    """For regression: larger residuals count as this one, because their counts do not exceed the noise."""
+    """For regression: larger residuals count as this residual, because their counts do not exceed the noise."""
     thresholds: tuple[Threshold, ...] = ()
-    """For two classes: what follows from each possible decision threshold."""
+    """For two classes: the consequences of each possible decision threshold."""
 
     @property
     def best_threshold(self) -> Threshold | None:
@@ -120,7 +120,7 @@ class Quality:
         return max(known, key=lambda one: one[0])[1] if known else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the estimates as a dict that can be written as JSON."""
         payload: dict[str, Any] = json.loads(
             json.dumps(asdict(self)), parse_constant=lambda _: None
         )  # a missing bound is null, which every JSON reader accepts
@@ -210,7 +210,7 @@ class _NoisyTables:
         return math.sqrt(chance + self.variance * float((slopes**2).sum()))
 
     def is_significant(self, counts: Floats) -> bool:
-        """Return True if the sum of some counts exceeds its noise, so that it can be a divisor."""
+        """Return True if the sum of the counts exceeds its noise, so that it can be a divisor."""
         return float(counts.sum()) > max(_MIN_DEVIATIONS * math.sqrt(self.variance * counts.size), 1.0)
 
     def estimate_ratio(self, table: str, cell_values: Floats, mask: Floats, low: float, high: float) -> Estimate:
@@ -224,7 +224,7 @@ class _NoisyTables:
 
 
 def clipped_interval(value: float, half_width: float, low: float, high: float) -> Estimate:
-    """Return a value with its interval, clipped to the possible range."""
+    """Return an estimate whose value and interval are clipped to the possible range."""
     inside = [min(max(each, low), high) for each in (value, value - half_width, value + half_width)]
     return Estimate(*inside)
 
@@ -293,7 +293,7 @@ def _binary_quality(noisy: _NoisyTables, classes: tuple[str, ...], confidence: f
 
 
 def _measure_threshold(noisy: _NoisyTables, first_bin: int) -> Threshold:
-    """Return what follows from flagging the rows of a bin and of all above it."""
+    """Return the consequences of flagging the rows in bin ``first_bin`` and above."""
     flagged = np.broadcast_to(np.arange(SCORE_BINS) >= first_bin, (2, SCORE_BINS)).astype(float)
     positive = np.repeat([[0.0], [1.0]], SCORE_BINS, axis=1)
 
@@ -334,9 +334,10 @@ def _multiclass_quality(noisy: _NoisyTables, classes: tuple[str, ...], confidenc
 
 
 def _estimate_auc(noisy: _NoisyTables, negative: Floats, positive: Floats) -> Estimate:
-    """Return the probability that a row of the class has the higher score of two; equal bins count half.
+    """Return the AUC: the probability that a positive row scores higher than a negative row. Ties count half.
 
-    Both numerator and denominator are linear in each class's counts, whose noise is independent: no bias from it.
+    The numerator and the denominator are linear in the counts of each class, whose noise is independent, so noise
+    causes no bias in them.
     """
     if not (noisy.is_significant(negative) and noisy.is_significant(positive)):
         return Estimate(None, 0.0, 1.0)
@@ -349,7 +350,7 @@ def _estimate_auc(noisy: _NoisyTables, negative: Floats, positive: Floats) -> Es
 
 
 def _mean_estimate(estimates: list[Estimate]) -> Estimate:
-    """Return the mean of the known estimates. Errors are added, the worst case of their correlation."""
+    """Return the mean of the known estimates. Errors add up, as in the worst case of correlation."""
     known = [(each.value, (each.high - each.low) / 2) for each in estimates if each.value is not None]
     if not known:
         return Estimate(None, 0.0, 1.0)
@@ -358,7 +359,7 @@ def _mean_estimate(estimates: list[Estimate]) -> Estimate:
 
 
 def _calibration_curve(noisy: _NoisyTables, table: str, counts: Floats, weights: Floats) -> tuple[CurvePoint, ...]:
-    """Return the bins, each with the fraction of its rows that are of the class."""
+    """Return the bins of the curve, each with the fraction of its rows that belong to the class."""
     points = []
     for bin_, predicted in enumerate(MIDDLES):
         here = np.zeros_like(counts)
@@ -371,7 +372,7 @@ def _calibration_curve(noisy: _NoisyTables, table: str, counts: Floats, weights:
 def _calibration_error(noisy: _NoisyTables, counts: Floats, weights: Floats) -> Estimate:
     """Return the mean distance of predicted from observed frequencies, over bins whose counts exceed the noise.
 
-    A distance is never negative, so noise would add to it: each bin's squared distance is lowered by its own error.
+    A distance is never negative, so noise would increase it: each squared distance is reduced by its squared error.
     """
     total, parts, reach = 0.0, 0.0, 0.0
     for bin_, predicted in enumerate(MIDDLES):
@@ -396,7 +397,7 @@ def _regression_quality(noisy: _NoisyTables, width: float, confidence: float) ->
     residuals, targets = noisy.tables["residuals"], noisy.tables["targets"]
     cut = _find_cut(residuals.sum(axis=0), 2 * noisy.variance)
     size, square = np.minimum(_BIN_MEANS, _BIN_MEANS[cut]), np.minimum(_BIN_SQUARES, _BIN_SQUARES[cut])
-    among = np.ones_like(residuals)  # larger residuals count as the cut, so no row is left out
+    among = np.ones_like(residuals)  # residuals above the cut count as the cut, so no row is left out
     signed = np.stack([-size, size])
     mae, mse = (noisy.estimate_ratio("residuals", np.stack([each, each]), among, 0.0, 1.0) for each in (size, square))
     bias, hidden = noisy.estimate_ratio("residuals", signed, among, -1.0, 1.0), _hidden_residual(noisy, _BIN_MEANS, cut)
@@ -419,7 +420,7 @@ def _regression_quality(noisy: _NoisyTables, width: float, confidence: float) ->
 
 
 def _hidden_residual(noisy: _NoisyTables, cell_values: Floats, cut: int) -> float:
-    """Return the most that residuals beyond the cut, hidden by noise, can add to the mean over all rows.
+    """Return the largest amount that residuals above bin ``cut``, hidden by noise, can add to the mean over all rows.
 
     By Abel's summation this is a sum over bins: rows beyond a bin, times its increase over the previous bin.
     """
@@ -435,14 +436,14 @@ def _scale_estimate(estimate: Estimate, width: float) -> Estimate:
 
 
 def _find_cut(counts: Floats, variance: float) -> int:
-    """Return the last index from which on the counts exceed the noise, or 0 if no index has this property."""
+    """Return the last index from which the sum of all later counts exceeds its noise, or 0 if there is none."""
     beyond = np.cumsum(counts[::-1])[::-1]
     noise = np.sqrt(variance * np.arange(len(counts), 0, -1))
     return int(np.flatnonzero(np.append(True, beyond[1:] > 3 * noise[1:] + 1)).max())
 
 
 def _estimate_r2(noisy: _NoisyTables, mse: Estimate, targets: Floats) -> Estimate:
-    """Return 1 - mean square of residuals / variance of targets. Errors of both are added, the worst case."""
+    """Return R2: 1 - mean squared residual / variance of targets. The errors of both add up, as in the worst case."""
     unknown = Estimate(None, -math.inf, 1.0)
     if mse.value is None or not noisy.is_significant(targets):
         return unknown

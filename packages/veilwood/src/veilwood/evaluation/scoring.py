@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts that an evaluation releases: one vector, in which every row adds 1 to one or a few cells.
+"""Counts that an evaluation releases: one vector in which every row adds 1 to one or a few cells.
 
 Estimates from the released counts are in ``quality``.
 """
@@ -37,7 +37,7 @@ SIZE_EDGES: Floats = _SIZE_RATIO ** -np.arange(N_SIZES - 1, 0, -1.0) + _EDGE_OFF
 
 @dataclass(frozen=True, eq=False)
 class Scoring:
-    """Tables of the predictions of a model by the true target.
+    """Definition of the tables that count a model's predictions by the true target.
 
     - Two classes: one table, true class by bin of the score.
     - More classes, or votes drawn by chance: three tables. True by predicted class; bin of the probability of the true
@@ -50,8 +50,8 @@ class Scoring:
     Guarantee
 
     The cells of a row follow from the model, the row and, for the drawn class, a secret draw of its own. Rows whose
-    score lies so close to an edge that rounding could decide are computed alone. So one row adds 1 to
-    ``cells_per_row`` cells and changes no other (proofs/evaluation.md, attacked by
+    score lies so close to an edge that rounding could decide are computed separately. One row therefore adds 1 to
+    ``cells_per_row`` cells and changes no other cell (proofs/evaluation.md, attacked by
     packages/veilwood/tests/evaluation/test_scoring.py).
     """
 
@@ -64,7 +64,7 @@ class Scoring:
 
     @property
     def is_single_table(self) -> bool:
-        """Whether the score of the second of two classes determines the prediction too."""
+        """Whether one table suffices, because the score of the second of two classes determines the prediction."""
         return self.n_classes == 2 and not self.model.votes_by_chance
 
     @property
@@ -99,7 +99,7 @@ class Scoring:
         )
 
     def make_count(self) -> Count:
-        """Return the count, with a fresh secret key if a class is drawn for each row."""
+        """Return the count to run on the rows, with a fresh secret key if a class is drawn for each row."""
         drawn = Assignment(secret_key(), 2 * (self.n_classes - 1)) if "drawn" in self.table_shapes else None
         return ScoreCount(self, drawn)
 
@@ -125,7 +125,7 @@ class Scoring:
         return found
 
     def _cells_and_ties(self, codes: Codes, target: Int32s, drawn_class: Int32s | None) -> tuple[Ints, Bools]:
-        """Return the cells of each row, and which rows have cells that rounding could decide."""
+        """Return the cells of each row, and a mask of the rows whose cells could depend on rounding."""
         truth, rows = target.astype(np.int64), np.arange(len(codes))
         if not self.n_classes:
             outputs = self.model.predict_outputs(codes)
@@ -160,7 +160,7 @@ def _is_near_edge(values: Floats, edges: Floats) -> Bools:
 
 
 def _draw_class(uniforms: Int32s, target: Int32s, n_classes: int) -> Int32s:
-    """Return the true class for the first half of the uniforms, and one of the others for each of the rest.
+    """Return the true class for the lower half of the uniforms, and one of the other classes for the upper half.
 
     >>> _draw_class(np.arange(4, dtype=np.int32), np.full(4, 1, np.int32), 3).tolist()
     [1, 1, 0, 2]

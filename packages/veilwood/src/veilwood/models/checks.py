@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a model: its claims recomputed from schema, parameters, plan and certificate. They need no data.
+"""Checks of a model: its claims are recomputed from schema, parameters, plan and certificate, without data.
 
-Loading, signing and reports refuse a model for which a check fails; the audit lists all checks. A forger who changes
-schema, parameters, plan, certificate and arrays consistently has made another model, which no file can reveal. Nor are
-these recomputed:
+Loading, signing and reports reject a model for which a check fails; the audit lists all checks. A forger who changes
+schema, parameters, plan, certificate and arrays consistently has made another model, which no check can detect. The
+following are not recomputed:
 
 - the released values: any values are possible under the noise,
 - consequences of released values that are not in the file: the number of rows counted, the text of adaptive
@@ -43,7 +43,7 @@ from veilwood.privacy.time_factors import SeriesNoise, replan_series
 from veilwood.safe_io import is_int_in
 
 MAX_REGROWN_LEAVES: Final = 1 << 12
-"""Maximum number of leaves of trees that are regrown from the public seed on every load: some milliseconds."""
+"""Maximum number of leaves for which every load regrows the trees from the public seed, in a few milliseconds."""
 _BY_SERVERS: Final = (certificates.ServerNoise, certificates.Holding)
 _VERSION: Final = re.compile(r"\d{1,9}(\.\d{1,9}){1,2}[-+.a-z0-9]{0,40}")
 _CLOSE: Final = 1e-6  # relative; sums of floats differ in their last digits between machines
@@ -58,7 +58,7 @@ class Check:
     found: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the check as a dict."""
         return asdict(self)
 
 
@@ -70,7 +70,7 @@ def require_checks(checks: Iterator[Check]) -> None:
 
 
 def require_unchanged(model: BaseForest) -> None:
-    """Raise ModelFileError if a model in memory does not match its certificate, or no longer does.
+    """Raise ModelFileError if a model in memory does not match its certificate.
 
     This detects parameters set after the fit, and replaced arrays, plans and certificates.
     """
@@ -83,7 +83,7 @@ def require_unchanged(model: BaseForest) -> None:
     restored = model._make_method().restore_model(model.schema_, model.plan_, arrays)
     first, other = (np.asarray(vars(one).get("leaf_values", 0.0)) for one in (learned, restored))
     if set(arrays) != set(restored.to_arrays()) or first.shape != other.shape or not np.allclose(first, other):
-        raise ModelFileError("it predicts with other values than were released.")
+        raise ModelFileError("it predicts with values other than the released values.")
 
 
 # -- the certificate -------------------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def check_certificate(certificate: certificates.PrivacyCertificate, plan: Plan, 
 
 
 def _possible_assumptions(certificate: certificates.PrivacyCertificate, plan: Plan) -> list[tuple[str, ...]]:
-    """Return the possible assumptions of a release under this plan, by durability of its ledger and by servers."""
+    """Return the possible assumptions of a release under this plan, for each ledger durability and use of servers."""
     unit = str(plan.neighbours.unit)
     # Certificates of version 0.1.0 name a ledger in memory where none was given.
     by_name: dict[str, tuple[Durability, ...]] = {NO_LEDGER.name: ("not",), MemoryLedger.name: ("memory", "not")}
@@ -244,7 +244,7 @@ def _to_json_text(value: Any) -> str:
 
 
 def loss_fits_plan(method: Method[Any], requested: Loss, plan: Plan) -> bool:
-    """Return True if a plan gives what is requested. Noise that servers sampled jointly adds a tiny delta."""
+    """Return True if a plan has the requested loss, or a stronger one. Jointly sampled noise adds a tiny delta."""
     if requested.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None:
         return plan.loss == Loss(requested.epsilon, plan.loss.delta)
     return plan.loss in method.may_promise(requested)
@@ -261,14 +261,14 @@ def _sampled_together(model: BaseForest, planned: Loss) -> bool:
 
 
 def _same_noise(model: BaseForest, planned: float) -> bool:
-    """Return True if the expected noise is the planned one, or more if each server dealt a part of it."""
+    """Return True if the expected noise is as planned, or larger if each server dealt noise of its own."""
     noise = model.plan_.expected_leaf_mse
     dealt = certificates.Assumption.DEALT_JOINTLY.value in model.privacy_.assumptions
     return math.isclose(noise, planned, rel_tol=_CLOSE) or (dealt and noise > planned)
 
 
 def _noise_keeps_loss(step: Step) -> tuple[bool, str]:
-    """Recompute the loss of a step from sensitivity and scale; return whether it holds, and the calculation."""
+    """Recompute the loss of a step from sensitivity and scale. Return whether it holds, and the calculation as text."""
     loss, sensitivity = step.loss, step.sensitivity
     mechanism: Any = step.mechanism
     match mechanism:

@@ -53,7 +53,7 @@ _DAMAGED: Final = "the file is damaged or was edited: {}. Hint: copy or save it 
 
 
 def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
-    """Write a fitted model to a file.
+    """Write a fitted model to a file. Spends no budget.
 
     The file contains what the release made public and nothing else: the schema, the trees, the noisy counts of their
     leaves, every other noisy value that was released (``veilwood export --measurements``), the plan and the
@@ -101,7 +101,7 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
 
 
 def public_metadata(estimator: BaseForest) -> dict[str, str]:
-    """Return the texts of a model file: all that a model is, except its arrays."""
+    """Return the metadata of a model file: everything except the arrays."""
     classes = getattr(estimator, "classes_", None)
     return {
         "format": str(FORMAT),
@@ -138,20 +138,20 @@ def load(path: str | PathLike[str], *, signed_by: PublicKey | None = None) -> Ba
     path : path
         The file.
     signed_by : path or PEM text, optional
-        A public key. The model is refused unless the holder of the key has signed exactly this file (``veilwood sign``
+        A public key. The model is rejected unless the holder of the key has signed exactly this file (``veilwood sign``
         writes the signature next to it). A signature shows who vouches for the file, not that the run was honest.
 
     Returns
     -------
     estimator
-        Fitted. It predicts exactly as the saved one; its ``ledger`` is None.
+        The fitted estimator. It predicts exactly like the saved estimator; its ``ledger`` is None.
 
     Raises
     ------
     ModelFileError
         If the file is missing, not a model, truncated, altered, or of a later format.
     SignatureError
-        With ``signed_by``, if the signature is missing, broken, of another key or of another file.
+        With ``signed_by``, if the signature is missing or invalid, or belongs to another key or another file.
     """
     return load_signed(path, signed_by)[0]
 
@@ -252,7 +252,7 @@ def load_to_audit(path: str | PathLike[str]) -> tuple[BaseForest, list[Check]]:
 
 
 def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> BaseForest:
-    """Return the model. Checks of its certificate are appended to ``checks``, or must hold if it is None."""
+    """Return the model. Append the checks of its certificate to ``checks``, or raise if one fails and it is None."""
     metadata, arrays = parts
     for name, array in arrays.items():
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
@@ -368,7 +368,7 @@ def _leaf_reading_matches(estimator: BaseForest) -> bool:
 
 
 def _estimator_class(name: str) -> type[BaseForest] | None:
-    """Return the estimator class of a name, or None if there is no such estimator."""
+    """Return the estimator class with this name, or None if there is none."""
     found: type[BaseForest] | None = getattr(estimators, name) if name in estimators.__all__ else None
     return found
 
@@ -380,7 +380,7 @@ def _metadata_entry(metadata: Mapping[str, str], key: str) -> str:
 
 
 def _label_dtype(text: str) -> np.dtype[Any]:
-    """Return the dtype of class labels: numbers, booleans or text. Regression has an empty text."""
+    """Return the dtype of class labels: numbers, booleans or strings. For regression, ``text`` is empty."""
     if re.fullmatch(r"([<>|=]?[biufUO][0-9]{0,6})?", text):
         with suppress(TypeError, ValueError):
             return np.dtype(text or "O")
@@ -437,7 +437,7 @@ _EXACT = "fractions.Fraction"  # the type of privacy losses
 
 
 def skops_types(model: Any) -> list[str]:
-    """Return the types that skops, and hence MLflow, must trust to load a fitted model.
+    """Return the names of the types that skops, and hence MLflow, must trust to load a fitted model.
 
     Parameters
     ----------
@@ -447,7 +447,7 @@ def skops_types(model: Any) -> list[str]:
     Returns
     -------
     list of str
-        Names of classes of this library and of exact fractions. A model with any other type is refused.
+        Names of classes of this library and of exact fractions. A model with any other type is rejected.
 
     Examples
     --------
@@ -513,7 +513,7 @@ def verify(
     Raises
     ------
     SignatureError
-        If the signature is missing, broken, of another key or of another file, or if the model has another plan.
+        If the signature is missing or invalid, or belongs to another key or file, or if the model has another plan.
     """
     signed = _load_plan(path)
     if signed is not None:

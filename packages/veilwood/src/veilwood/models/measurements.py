@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The released measurements of a model as a Parquet file, and the model computed again from them.
+"""Export of a model's released measurements to Parquet, and reconstruction of the model from them.
 
 A fit is a function of its public inputs and of what the release door returned. ``rebuild`` runs the fit again without
 rows, with a door that returns the recorded values. Equal trees and leaves show that nothing else about the rows is in
@@ -57,7 +57,7 @@ COLUMNS: Final = pa.schema(
 
 
 def export_measurements(model: BaseForest | str | PathLike[str], path: str | PathLike[str]) -> int:
-    """Write every noisy value that a fit released to a Parquet file, one row per value. Free: nothing is measured.
+    """Write every noisy value that a fit released to a Parquet file, one row per value. Spends no budget.
 
     The metadata of the file hold estimator, parameters, schema, plan and certificate, so that ``rebuild`` needs no
     other file. Equal models give equal bytes with the same version of Arrow.
@@ -171,7 +171,7 @@ def _from_table(table: pa.Table, order: int, steps: dict[str, Step]) -> Measurem
 
 
 class ReplayDoor(UnchargedDoor):
-    """Door that returns recorded values. It sees no rows, draws no noise and charges nothing."""
+    """Release door that returns recorded values. It sees no rows, draws no noise and charges nothing."""
 
     def __init__(self, plan: Plan, measurements: Iterable[Measurement]) -> None:
         super().__init__(plan, None)
@@ -207,28 +207,28 @@ class ReplayDoor(UnchargedDoor):
 
     @property
     def unused_steps(self) -> list[str]:
-        """Names of recorded steps that nothing has asked for."""
+        """Names of recorded steps whose values were not used."""
         return list(self._recorded)
 
 
 def rebuild(source: BaseForest | str | PathLike[str]) -> BaseForest:
-    """Compute a model again from its released measurements and its public inputs. Free: no rows are read.
+    """Rebuild a model from its released measurements and its public inputs. Reads no rows and spends no budget.
 
     Parameters
     ----------
     source : fitted estimator, or path of a Parquet file
-        A model, or what ``export_measurements`` wrote.
+        A model, or the path of a file that ``export_measurements`` wrote.
 
     Returns
     -------
     estimator
-        Fitted, with the certificate of the original. Its trees and leaves are those of the original if that follows
-        from the measurements.
+        The fitted estimator, with the certificate of the original. Its trees and leaves equal those of the original if
+        the original was computed from these measurements.
 
     Raises
     ------
     ModelFileError
-        If the measurements do not lead to the plan of the original, or some were not used.
+        If the measurements do not lead to the plan of the original, or some of them were not used.
 
     See Also
     --------
@@ -241,8 +241,8 @@ def rebuild(source: BaseForest | str | PathLike[str]) -> BaseForest:
         measurements, schema = _measurements_of(source), source.schema_
         estimator = model_file.construct_estimator(model_file.public_metadata(source))
     plan, method = estimator.plan_, estimator._make_method()
-    # A plan that was refined from released values is derived again; any other has its decisions made. A release of a
-    # series has the design of a single fit.
+    # A plan that was refined from released values is derived again; any other plan contains its decisions. A release of
+    # a series has the design of a single fit.
     terms = SeriesTerms.from_choices(plan.choices["series"]) if "series" in plan.choices else None
     if terms is not None:
         method = method.for_series()
@@ -277,7 +277,7 @@ def rebuild(source: BaseForest | str | PathLike[str]) -> BaseForest:
 
 
 def _zero_rows(plan: Plan, encoding: Encoding) -> Source:
-    """Return a source without rows; if their number is public, with as many rows of the first code."""
+    """Return a source without rows or, if the number of rows is public, with that many rows of the first code."""
     counted = plan.layout.rows_known == "counted"
     n_rows = min(plan.layout.rows_planned or 0, _MAX_ZERO_ROWS) if counted else 0
     codes = np.broadcast_to(np.zeros(1, np.uint16), (n_rows, len(encoding.columns)))
@@ -294,7 +294,7 @@ def _same_batch(batch: Batch) -> Batch:
 
 
 def check_rebuilds(model: BaseForest, source: str | PathLike[str] | None = None) -> None:
-    """Raise ModelFileError unless a model follows from its measurements, or from those in a file that has the same.
+    """Raise ModelFileError unless a model can be rebuilt from its measurements, or from a file with the same values.
 
     Floating-point values may differ in their last digits between machines; counts and trees may not.
     """

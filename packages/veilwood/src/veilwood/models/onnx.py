@@ -33,7 +33,7 @@ _OPSET, _ML_OPSET, _IR_VERSION = 21, 5, 10
 
 
 class Graph:
-    """A graph under construction: names that are not taken, constants, and nodes in order."""
+    """Builder of an ONNX graph: unique names, constants, and nodes in order."""
 
     def __init__(self, taken: Sequence[str]) -> None:
         try:
@@ -61,7 +61,7 @@ class Graph:
         return name
 
     def add_output(self, source: str, name: str, dtype: str, shape: list[str | int]) -> None:
-        """Declare ``source`` an output under a name of its own."""
+        """Declare ``source`` as an output with the name ``name``."""
         name = self.unused_name(name)
         self._nodes.append(self.onnx.helper.make_node("Identity", [source], [name]))
         kind = getattr(self.onnx.TensorProto, dtype)
@@ -105,8 +105,8 @@ def add_column_inputs(graph: Graph, encoding: Encoding, float64: bool) -> tuple[
     for column in encoding.schema.features:
         if column.part is not None or column.prefix is not None or column.of is not None:
             raise UseError(
-                f"column {column.name!r} is a part of a text, which an ONNX graph cannot cut. Hint: derive the part "
-                "before fitting, and declare it as a column."
+                f"column {column.name!r} is a part of a string, which an ONNX graph cannot extract. Hint: derive the "
+                "part before fitting, and declare it as a column."
             )
         numeric = column.kind == "numeric"
         value, bad = _encode_numeric(graph, column, float64) if numeric else _encode_categorical(graph, column)
@@ -162,7 +162,8 @@ class _CodeTest(NamedTuple):
 class _DecisionTable(NamedTuple):
     """Decisions as parallel arrays: column, index of the test, and the nodes of both branches.
 
-    Indices below ``n_nodes`` are nodes of the forest. Larger ones are the further binary decisions of multiway nodes.
+    Indices below ``n_nodes`` are nodes of the forest; larger indices are the additional binary decisions of multiway
+    nodes.
     """
 
     feature: Ints
@@ -178,7 +179,7 @@ def tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
     """
     is_leaf = forest.feature == LEAF
     decides = ~is_leaf
-    decides[forest.roots] = True  # a tree of one leaf is a decision whose branches both lead to that leaf
+    decides[forest.roots] = True  # a tree with one leaf becomes a decision whose branches both lead to that leaf
     nodes = np.flatnonzero(decides)
     tests: list[_CodeTest] = []
     decisions = _list_decisions(forest, encoding, nodes, tests)
@@ -210,7 +211,7 @@ def tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
 
 
 def _list_decisions(forest: Forest, encoding: Encoding, nodes: Ints, tests: list[_CodeTest]) -> _DecisionTable:
-    """Return one decision per node, then the further ones of multiway nodes. Appends to ``tests``."""
+    """Return a decision for each node, followed by the additional decisions of multiway nodes. Appends to ``tests``."""
     alone = forest.feature[nodes] == LEAF
     feature = np.maximum(forest.feature[nodes], 0).astype(np.int64)
     cut = np.where(alone, 0, forest.cut[nodes]).astype(np.int64)
@@ -225,7 +226,7 @@ def _list_decisions(forest: Forest, encoding: Encoding, nodes: Ints, tests: list
     known: dict[tuple[int, int, int], int] = {}
 
     def target_of_range(node: int, first: int, last: int) -> int:
-        """Return the index that leads to branches ``first <= b < last`` of a node: a child or a further decision."""
+        """Return the index of the child or decision that leads to the branches ``first <= b < last`` of a node."""
         if last - first == 1:
             return int(child[node]) + first
         key = (int(feature[node]), int(cut[node]), (first + last) // 2)
@@ -278,7 +279,7 @@ def _split_values(tests: list[_CodeTest], encoding: Encoding) -> Floats:
 REFUSED_TEXT: Final = "?"
 """Label of a row with a value outside the schema, if classes are text."""
 REFUSED_NUMBER: Final = -(2**63)
-"""Label of such a row if classes are integers."""
+"""Label of a row with a value outside the schema, if classes are integers."""
 
 
 class _GraphOutputs(NamedTuple):

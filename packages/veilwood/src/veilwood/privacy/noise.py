@@ -37,16 +37,16 @@ _SAMPLER: Final = "veilwood"  # value of the key "backend" in plan files, from w
 
 
 class Mechanism(ABC):
-    """Base class of mechanisms: everything that plans, the door and files need to know about one.
+    """Base class of mechanisms: the interface that plans, the release door and files use.
 
-    A subclass with the class keyword ``kind`` can be named in plan files, and is found there by that name.
+    A subclass with the class keyword ``kind`` can be written to plan files and is read from them by this name.
 
     Attributes
     ----------
     kind : str
         Name of the mechanism in plan files.
     verb : str
-        Which method of the door applies the mechanism.
+        The method of the release door that applies the mechanism.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class Mechanism(ABC):
 
     @abstractmethod
     def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss | None:
-        """Return the loss at a sensitivity, or None if the mechanism alone guarantees nothing there.
+        """Return the privacy loss at a sensitivity, or None if the sensitivity alone does not determine a loss.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class Mechanism(ABC):
     def costs_at_most(self, loss: Loss, sensitivity: int, selections_per_row: int = 1) -> bool:
         """Return True if the mechanism costs at most ``loss``.
 
-        A loss makes up to two statements, epsilon and rho, and plans add up either: both must hold.
+        A loss has up to two bounds, epsilon and rho, and plans may add up either, so both must hold.
         """
         cost = self.cost(sensitivity, selections_per_row)
         if cost is None or cost.rho is None:
@@ -98,7 +98,7 @@ class Mechanism(ABC):
     @property
     @abstractmethod
     def text(self) -> str:
-        """Name and parameters, as plans and certificates show them."""
+        """Name and parameters for plans and certificates."""
 
     @property
     def variance(self) -> float:
@@ -106,7 +106,7 @@ class Mechanism(ABC):
         return 0.0
 
     def table_sizes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the number of cells of each table that a step of this shape releases: one table, if not overridden."""
+        """Return the number of cells of each table that a step of this shape releases. The default is one table."""
         return shape[:1]
 
     @property
@@ -119,13 +119,13 @@ class Mechanism(ABC):
         return n_cells * self.variance
 
     def to_dict(self) -> dict[str, str]:
-        """Return the kind and the exact parameters, as text."""
+        """Return the kind and the exact parameters as strings."""
         names = [field.name for field in fields(self)]  # type: ignore[arg-type]
         return {"kind": self.kind} | {name: str(getattr(self, name)) for name in names}
 
     @staticmethod
     def from_dict(data: Mapping[str, str]) -> Mechanism:
-        """Read what ``to_dict`` wrote. Raise an error if it describes no known mechanism."""
+        """Read what ``to_dict`` wrote. Raise an error if the mechanism is unknown."""
         kind = Mechanism._by_kind[data["kind"]]  # first: from a forged file, ``data`` may not be a dictionary
         return kind._from_texts({key: text for key, text in data.items() if key != "kind"})
 
@@ -350,11 +350,11 @@ def _count_draws(shape: Shape) -> int:
     return shape if isinstance(shape, int) else prod(shape)
 
 
-# -- what mechanisms accept: integers and exact fractions; everything else raises -----------------------------------
+# -- inputs of mechanisms: only integers and exact fractions are accepted -------------------------------------------
 
 
 def require_integers(name: str, values: ArrayLike) -> Ints:
-    """Return `values` as int64. Raise MechanismError for others: low-order bits of floats would leak."""
+    """Return `values` as int64. Raise MechanismError for other types: low-order bits of floats would leak."""
     array = np.asarray(values)
     if array.size == 0 and not isinstance(values, np.ndarray):
         array = array.astype(np.int64)  # numpy makes an empty list a float array
@@ -407,7 +407,7 @@ _GAP_BITS: Final = 128  # precision of exp(-1/scale), rounded up
 
 
 class SparseLaplace(LaplaceMechanism, kind="SparseLaplace"):
-    """Noise on a huge table of counts, of which only the cells with a positive noisy count are released.
+    """Noise on a huge table of counts. Only cells with a positive noisy count are released.
 
     A cell with rows gets discrete Laplace noise. An empty cell is released with a small probability, as if it had at
     least one row. These false positives are drawn without visiting the other empty cells.
@@ -451,7 +451,7 @@ class SparseLaplace(LaplaceMechanism, kind="SparseLaplace"):
 
     @property
     def gap(self) -> int:
-        """Number of empty cells per false positive, about: exp(1/scale), rounded down."""
+        """Approximate number of empty cells per false positive: exp(1/scale), rounded down."""
         _, above = samplers.exp_minus(1 / self.scale, _GAP_BITS)
         return min((1 << _GAP_BITS) // above, MAX_SCALE)
 
@@ -518,25 +518,25 @@ class SparseLaplace(LaplaceMechanism, kind="SparseLaplace"):
 
 @dataclass(frozen=True, init=False)
 class ThresholdedGaussian(Mechanism, kind="ThresholdedGaussian"):
-    """Gaussian noise on the counts of unknown keys, of which those above a threshold are released.
+    """Gaussian noise on the counts of unknown keys. Only keys with a noisy count above a threshold are released.
 
     Parameters
     ----------
     sigma_squared
         Parameter of the noise, as in ``DiscreteGaussian``.
     threshold
-        A key is released if its noisy count is above it.
+        A key is released if its noisy count is above the threshold.
     max_contribution
         The largest amount that one unit adds to the count of one key.
     max_changed_keys
-        The largest number of keys that are in one of two neighbouring tables only, both tables together.
+        The largest number of keys that occur in only one of two neighbouring tables.
 
     Notes
     -----
     Guarantee
 
     Neighbours: tables of counts, by key, that differ by at most sqrt(s) in L2 norm; at most ``max_changed_keys`` keys
-    are in one table only, with counts of at most ``max_contribution``.
+    occur in only one table, with counts of at most ``max_contribution``.
     Bound: (epsilon, delta)-differential privacy, epsilon being that of zCDP with rho = s/(2 sigma_squared) at a part of
     delta; the rest of delta bounds the probability that a key of one table only is released. Assumes uniform bits
     from the operating system.
@@ -580,9 +580,9 @@ class ThresholdedGaussian(Mechanism, kind="ThresholdedGaussian"):
     def for_loss(
         cls, loss: Loss, *, squared_l2: int, max_contribution: int, max_changed_keys: int
     ) -> ThresholdedGaussian:
-        """Return the least noise and threshold that satisfy a loss with a delta: half of it for either."""
+        """Return the mechanism with the least noise and threshold for a loss, each with half of its delta."""
         if loss.epsilon is None or loss.delta <= 0:
-            raise MechanismError("releasing unknown categories requires delta > 0.")
+            raise MechanismError("releasing unknown categories requires delta > 0. Hint: set delta, such as 1e-6.")
         half = loss.delta / 2
         sigma_squared = Fraction(squared_l2) / (2 * zcdp_rho(loss.epsilon, half))
         start = (
@@ -595,7 +595,7 @@ class ThresholdedGaussian(Mechanism, kind="ThresholdedGaussian"):
 
     @property
     def delta(self) -> Fraction:
-        """Upper bound of the probability that any key of one table only is released, in exact arithmetic."""
+        """Exact upper bound of the probability that a key that occurs in only one table is released."""
         above = self.threshold + 1 - self.max_contribution
         _, tail = samplers.exp_minus(Fraction(above * above) / (2 * self.sigma_squared), _GAP_BITS)
         return Fraction(self.max_changed_keys * tail, 1 << _GAP_BITS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Release plans: every measurement of a fit and its privacy loss, fixed before the data is read.
 
-A plan is public: it can be printed, reviewed, signed and saved. ``door`` executes exactly what it says.
+A plan is public: it can be printed, reviewed, signed and saved. The release door executes exactly this plan.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Layout:
     Attributes
     ----------
     trees, leaves, depth : int
-        Of the whole forest; 0 if decided later, by the rule that the plan states.
+        Totals for the whole forest; 0 if decided later by a rule in the plan.
     records : str
         Whether every row counts in every tree, or in one only.
     queries : int
@@ -102,21 +102,21 @@ class Plan:
     parameters : dict
         Its parameters, except those named below.
     public_seed : int
-        The seed of everything random about the structure. It does not seed noise.
+        The seed of all public randomness of the structure. It does not seed noise.
     loss : Loss
         Privacy loss of the whole release.
     neighbours : Neighbours
-        Whom it protects.
+        The protected unit and the adjacency.
     steps : tuple of Step
         The measurements; their losses add up to at most ``loss``.
     released : str
-        What becomes public, as text.
+        Description of the values that become public.
     schema_name, schema_hash : str
         The public facts that the plan was made from.
     layout : Layout
         Public size of the forest.
     choices : dict
-        Further decisions that are executed: the strategy, the method, a hash of the structure.
+        Other decisions that the fit executes: the strategy, the method, a hash of the structure.
     notes : dict
         Texts for readers; nothing depends on them.
     expected_leaf_mse : float
@@ -155,18 +155,18 @@ class Plan:
         self._check_steps(self.steps, Loss.total(step.loss for step in self.steps), {})
 
     def with_step(self, step: Step, opened_as: str) -> Plan:
-        """Return the plan with one more step. It is checked as any plan, in time that does not grow with the steps."""
+        """Return the plan with one more step. The time of its checks does not grow with the number of steps."""
         plan = copy(self)
         plan.__dict__.update(steps=(*self.steps, step), opened_as=opened_as)
         plan._check_steps((step,), self._steps_loss + step.loss, self._steps_by_name)
         return plan
 
     def has_step(self, step: Step) -> bool:
-        """Return True if this very step is planned."""
+        """Return True if the plan contains exactly this step."""
         return self._steps_by_name.get(step.name) == step
 
     def _check_steps(self, added: Sequence[Step], total: Loss, earlier: Mapping[str, Step]) -> None:
-        """Raise PlanError unless the steps have names of their own, a sensitivity, and a total within the loss."""
+        """Raise PlanError unless the steps have unique names, a sensitivity, and a total within the plan's loss."""
         if any(step.sensitivity < 1 for step in added):
             raise PlanError("every step of a plan must have a sensitivity of at least 1.")
         by_name = {**earlier, **{step.name: step for step in added}}
@@ -180,7 +180,7 @@ class Plan:
         self.__dict__.update(_steps_by_name=by_name, _steps_loss=total, _in_parts_of_rho=in_parts)
 
     def _covers_loss(self, total: Loss, in_parts_of_rho: bool) -> bool:
-        """Return True if the steps keep the promised epsilon and delta, by epsilon or by rho, and a promised rho."""
+        """Return True if the total is within the promised epsilon and delta, and within a promised rho."""
         rho, epsilon = self.loss.rho, self.loss.epsilon
         if rho is not None and (total.rho is None or total.rho > rho):
             return False
@@ -207,7 +207,7 @@ class Plan:
 
     @property
     def learned(self) -> str:
-        """Decisions that followed from released values, as text; empty if there were none."""
+        """Decisions made from released values, as text; empty if there were none."""
         return str(self.choices.get("learned", ""))
 
     @property
@@ -216,7 +216,7 @@ class Plan:
         return self.layout.leaves
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON and for the fingerprint."""
+        """Return the plan as a dict for JSON and for the fingerprint."""
         unit = self.neighbours.unit
         return {
             "estimator": self.estimator,
@@ -289,7 +289,7 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Plan:
-        """Read a plan from a file, and check that its steps keep the loss that it promises."""
+        """Read a plan from a file. Raise PlanError if its steps exceed the loss that it promises."""
         text = read_text(path)
         try:
             data = read_json(text)
@@ -320,7 +320,7 @@ class Plan:
         ]
 
     def explain(self) -> str:
-        """Return the plan as text for readers."""
+        """Return the plan as human-readable text."""
         sentences = {
             key: f"{value}. Expect {self.expected[key]}" if key in self.expected else value
             for key, value in self.notes.items()

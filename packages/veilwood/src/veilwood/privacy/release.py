@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order of a release: check the budget, open the rows, reserve the loss, measure, commit, certify.
+"""Workflow of a release: check the budget, open the rows, reserve the loss, measure, commit, certify.
 
-Fits, evaluations, searches, discoveries and batches of answers all release through ``Release``, so that the order and
-its reasons are written once. It lies below ``data``, because a discovery of a schema is a release as well.
+Fits, evaluations, searches, discoveries and batches of answers all release through ``Release``, which fixes the order
+in one place. The module is below ``data``, because a discovery of a schema is a release too.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Released = TypeVar("Released")
 
 
 class Release:
-    """One release about one table, through one door.
+    """Single release about one table, through one release door.
 
     Parameters
     ----------
     door : Door
         Holds the plan and the ledger. It is entered once.
     extra_loss : Loss, optional
-        What the caller will charge afterwards, and must be affordable together with the plan.
+        Loss that the caller will charge afterwards. It must be affordable together with the plan.
 
     Examples
     --------
@@ -58,16 +58,16 @@ class Release:
         return cls(Door(plan, ledger, not_private=not_private, table=handle_of(X)))
 
     def check_affordable(self) -> None:
-        """Raise BudgetExceededError if the ledger has no room: then not even an error may depend on the rows."""
+        """Raise BudgetExceededError if the loss exceeds the remaining budget. Called before any row is read."""
         loss = self.door.plan.loss
         if loss.is_bounded:
             self.door.ledger.check_affordable(loss if self._extra_loss is None else loss + self._extra_loss)
 
     def open_rows(self, open_rows: Callable[[], Opened]) -> Opened:
-        """Open the rows, if the ledger has room for the loss. If they are rejected, record that in the ledger.
+        """Open the rows if the loss is affordable. If the rows are rejected, record the rejection in the ledger.
 
-        A rejection reveals something about the rows at no charge, so it must not go unseen: it becomes a cancelled
-        entry. Nothing is recorded without a ledger.
+        A rejection reveals something about the rows without a charge, so it is recorded as a cancelled entry. Without a
+        ledger, nothing is recorded.
         """
         self.check_affordable()
         if self.door.ledger.durability == "not":

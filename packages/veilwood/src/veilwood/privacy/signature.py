@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ed25519 signatures of plans and models, in a file next to them.
+"""Ed25519 signatures of plans and models, stored in a file next to the signed file.
 
-A signature attests who signed, not that the run was honest: the holder of the key can sign a model that was trained
+A signature proves who signed, not that the run was honest: the holder of the key can sign a model that was trained
 without noise. A key inside a file proves nothing, so the verifier must supply the public key.
 
 The signed payload is canonical JSON behind a fixed line that names its purpose:
@@ -58,7 +58,7 @@ def model_payload(certificate: PrivacyCertificate, content: bytes) -> dict[str, 
 
 
 def plan_payload(plan: Plan) -> dict[str, Any]:
-    """Return the payload of a signature of a plan; the hash covers everything in the plan."""
+    """Return the payload of a signature of a plan. Its hash covers everything in the plan."""
     return {"kind": "plan", "plan_hash": plan.fingerprint(), "schema_hash": plan.schema_hash}
 
 
@@ -113,7 +113,7 @@ def _private_key(path: str | PathLike[str]) -> Ed25519PrivateKey:
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise SignatureError(
-            f"{short_repr(str(path))} is not an Ed25519 key. Hint: make one with veilwood sign --new-key KEY."
+            f"{short_repr(str(path))} is not an Ed25519 key. Hint: create one with veilwood sign --new-key KEY."
         )
     return key
 
@@ -157,7 +157,7 @@ def _key_id(key: Ed25519PublicKey) -> str:
 
 
 def signature_path(path: str | PathLike[str]) -> Path:
-    """Return the path of a file's signature: the same with ``.sig`` added."""
+    """Return the path of a file's signature: the path of the file with ``.sig`` appended."""
     return Path(f"{os.fspath(path)}.sig")
 
 
@@ -170,7 +170,7 @@ def write_signature(path: str | PathLike[str], payload: dict[str, Any], key: str
 
 
 def _file_content(key: Ed25519PublicKey, value: bytes, payload: dict[str, Any]) -> bytes:
-    """Return the file of a signature. It has one form only, so that every changed byte is found."""
+    """Return the content of a signature file. The format is unique, so every changed byte is detected."""
     signed = {
         "format": 1,
         "key": _key_id(key),
@@ -181,10 +181,10 @@ def _file_content(key: Ed25519PublicKey, value: bytes, payload: dict[str, Any]) 
 
 
 def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str) -> dict[str, Any]:
-    """Return the payload that the holder of a key has signed for a file. Raise SignatureError for anything else.
+    """Return the payload that the holder of a key signed for a file. Raise SignatureError if that cannot be verified.
 
-    No part of the payload is used before the signature is verified. Whether the payload is true of the file is checked
-    by ``require_same_payload``.
+    No part of the payload is used before the signature is verified. ``require_same_payload`` checks whether the payload
+    describes the file.
     """
     from cryptography.exceptions import InvalidSignature
 
@@ -221,7 +221,7 @@ def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str)
 
 
 def require_same_payload(path: str | PathLike[str], payload: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Raise SignatureError if a signed payload is not about this file."""
+    """Raise SignatureError if a signed payload does not describe this file."""
     different = sorted(name for name in {*payload, *expected} if payload.get(name) != expected.get(name))
     if different:
         raise SignatureError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A planned measurement: its shape, sensitivity, mechanism and privacy loss.
+"""Planned measurements (steps): shape, sensitivity, mechanism and privacy loss.
 
 ``plan`` puts steps together, and ``door`` releases them. Mechanisms are in ``noise``, ``joint_noise`` and
 ``selection``.
@@ -26,11 +26,11 @@ from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Mechanism,
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.safe_io import all_ints_in
 
-MAX_CELLS = 10**30  # along any axis: more than any step has; a file with a larger number is refused
+MAX_CELLS = 10**30  # per dimension: more than any step has; a file with a larger number is rejected
 
 
 class StepName(str):
-    """Name of a step for people, with the kind and the numbers that it was written from: code goes by these."""
+    """Human-readable name of a step, with the kind and the numbers that code uses to identify the step."""
 
     kind: str
     at: tuple[int, ...]
@@ -42,7 +42,7 @@ class StepName(str):
 
 
 class StepKind(Enum):
-    """Base class of the kinds of steps of a family; a value is the name for people, with a place for each number.
+    """Base class of the step kinds of a family. A value is the human-readable name, with a placeholder per number.
 
     >>> class Example(StepKind):
     ...     ROUND_ROWS = "round {}: rows"
@@ -53,11 +53,11 @@ class StepKind(Enum):
 
     @property
     def key(self) -> str:
-        """The kind as plans and certificates write it."""
+        """The kind as written in plans and certificates."""
         return self.name.lower()
 
     def at(self, *numbers: int) -> StepName:
-        """Name a step of this kind; raise ValueError unless there is one number for each place."""
+        """Return the name of a step of this kind. Raise ValueError unless there is one number per placeholder."""
         if self.value.count("{}") != len(numbers):
             raise ValueError(f"a step of kind {self.key} has {self.value.count('{}')} numbers")
         return StepName(self.value.format(*numbers), self.key, numbers)
@@ -74,18 +74,18 @@ class Step:
     loss : Loss
         Upper bound of the privacy loss of the release.
     mechanism : Mechanism or None
-        How the exact numbers become public; None adds no noise, which only an unbounded loss allows.
+        Mechanism that releases the exact numbers. None adds no noise, which only an unbounded loss allows.
     sensitivity : int
-        How far one unit can move the exact numbers: L1, squared L2 for Gaussian noise, the range of scores for a
+        Maximum change of the exact numbers by one unit: L1, squared L2 for Gaussian noise, or the range of scores for a
         selection.
     shape : tuple of int
         Shape of the exact numbers.
     selections_per_row : int
         The number of the step's selections that one row can influence.
     kind : str
-        What is measured, for programs: code goes by this and never by the name.
+        Machine-readable kind of measurement. Code uses the kind and never the name.
     at : tuple of int
-        In which round, column or table it is measured.
+        Numbers of the round, column or table that is measured.
     """
 
     name: str
@@ -128,7 +128,7 @@ class Step:
 
     @property
     def loss_text(self) -> str:
-        """The loss as text; fractions of a zCDP budget compose by rho, so that rho is what they state."""
+        """The loss as text. A fraction of a zCDP budget is shown as rho, because such steps compose by rho."""
         return (
             f"rho={float(self.loss.rho):.4g}" if self.loss.delta > 0 and self.loss.rho is not None else str(self.loss)
         )
@@ -154,7 +154,7 @@ class Step:
         return 0.0 if self.mechanism is None else self.mechanism.total_variance(self.shape[0])
 
     def may_release(self, values: Sequence[NDArray[Any]]) -> bool:
-        """Return True if these can be values that the step released: counts, selections, or cells with their counts."""
+        """Return True if this step can have released these values: counts, selections, or cells with their counts."""
         if any(each.dtype != np.int64 for each in values) or len(values) not in (1, 2):
             return False
         verb = None if self.mechanism is None else self.mechanism.verb  # without noise any of them
@@ -169,7 +169,7 @@ class Step:
         return selects and bool(np.all((first >= 0) & (first < self.shape[1])))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: as text for readers and, under "exact", as exact numbers in text."""
+        """Return a dict with text for readers and, under "exact", exact numbers as strings."""
         return {
             "name": self.name,
             "kind": self.kind,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Factors of time for a series of releases: one loss for all of them, with less noise than splitting it.
+"""Matrix factorisations for a series of releases: one privacy loss for all, with less noise than splitting it.
 
 Release t of a series needs the counts of all rows of periods 1 to t: the workload is P, the lower triangular matrix of
 ones. With P = B C and C lower triangular, release t measures row t of C once, with fresh noise, and estimates the
@@ -174,7 +174,7 @@ class TimeFactor:
 
 @lru_cache(maxsize=256)
 def _estimation_matrix(factor: TimeFactor) -> Floats:
-    """Return B, with one row and one column per measurement. Periods that are counted together are one column of C."""
+    """Return B, with one row and one column per measurement. Periods that are counted together share a column of C."""
     measured = factor.measured(factor.releases)
     weights = np.array([factor.period_weights(number) for number in measured], np.float64)
     own = weights[:, [number - 1 for number in measured]]
@@ -205,9 +205,10 @@ def square_root_weights(releases: int) -> Floats:
 
 
 def optimize_factor(releases: int, bands: int, objective: Objective) -> Floats:
-    """Return the matrix C with unit columns and the least error under Gaussian noise.
+    """Return the matrix C with unit columns and the smallest error under Gaussian noise.
 
-    The largest variance is replaced by a power mean whose power grows, from the square root on. Only the diagonal and
+    The largest variance is approximated by power means with growing exponents, from the Toeplitz root on. Only the
+    diagonal and
     ``bands - 1`` diagonals below it are used.
     """
     ones = np.tril(np.ones((releases, releases)))
@@ -253,12 +254,12 @@ def make_factor(
     releases : int
         Number of releases, T.
     objective : {"largest", "mean"}
-        Whether the largest or the mean variance over the series is to be small.
+        Whether to minimise the largest or the mean variance over the series.
     squared : bool
         Gaussian noise under zCDP; otherwise Laplace noise under pure epsilon.
     bands : int, optional
-        Number of diagonals of "banded": a row is read in so many releases. Default: the fewest whose error is within
-        10 % of the best.
+        Number of diagonals of "banded", which is the number of releases that count a row. Default: the smallest number
+        whose error is within 10 % of the best.
     """
     if not is_int_in(releases, 1, MAX_RELEASES):
         raise ParameterError("releases", releases, f"must be an integer from 1 to {MAX_RELEASES}")
@@ -306,7 +307,7 @@ def compare_factors(
 
 @dataclass(frozen=True)
 class SeriesNoise(Mechanism, kind="SeriesNoise"):
-    """Noise on the weighted counts of one release of a series.
+    """Noise mechanism for the weighted counts of one release of a series.
 
     Parameters
     ----------
@@ -321,8 +322,8 @@ class SeriesNoise(Mechanism, kind="SeriesNoise"):
     -----
     Guarantee
 
-    Neighbours: tables of counts that differ, for each period, by at most the sensitivity, and together by one unit.
-    Bound: all releases of the series cost together what ``base`` costs at the sensitivity times ``factor.norm``, even
+    Neighbours: tables of counts that differ by one unit, and in each period by at most the sensitivity.
+    Bound: all releases of the series together cost what ``base`` costs at the sensitivity times ``factor.norm``, even
     if later rows depend on earlier releases.
     Proof: proofs/release-series.md
     Test: packages/veilwood/tests/test_series_attacks.py::test_all_releases_together_keep_epsilon
@@ -358,7 +359,7 @@ class SeriesNoise(Mechanism, kind="SeriesNoise"):
 
     @cached_property
     def variance(self) -> float:
-        """Variance of the estimate of one count, rounding included; of the worst release for the whole series."""
+        """Variance of the estimate of one count, including rounding; for a whole series, of the worst release."""
         numbers = [self.release] if self.release else self.factor.measured(self.factor.releases)
         return max(
             self.factor.variance_factor(number) * self.base.variance + self.factor.rounding_variance(number)
@@ -409,9 +410,9 @@ class SeriesStep(StepKind):
 
 @dataclass(frozen=True)
 class SeriesTerms:
-    """Public terms of a series, as its plans record them: how rows are assigned to periods, and how these are weighted.
+    """Public terms of a series, recorded in its plans: assignment of rows to periods, and weights of periods.
 
-    ``period`` describes the column of periods, and ``tree_column`` names that of trees, if there is one. A plan holds
+    ``period`` describes the column of periods; ``tree_column`` names the column of trees, if there is one. A plan holds
     the JSON form of the terms under ``choices["series"]``.
     """
 
@@ -437,7 +438,7 @@ class SeriesTerms:
 
     @classmethod
     def from_choices(cls, choices: Mapping[str, Any]) -> SeriesTerms:
-        """Read what ``to_choices`` wrote. Raise PlanError if that is not it."""
+        """Read what ``to_choices`` wrote. Raise PlanError for anything else."""
         try:
             texts = {name: choices[name] for name in ("id", "strategy", "objective", "law")}
             factor, errors = TimeFactor.from_dict(choices), dict(choices["errors"])
@@ -464,8 +465,8 @@ class SeriesTerms:
     def design_loss(self, requested: Loss) -> Loss:
         """Return the loss of a single release that has the noise of the series, for which a forest is designed.
 
-        So sizes and strategies are chosen for the noise that there will be. It is not a loss of the series: the noise
-        of its steps is planned by ``plan_of_series``.
+        Sizes and strategies are thus chosen for the actual noise. It is not the loss of the series, whose noise
+        ``plan_of_series`` plans.
         """
         promised, whole = self.promised(requested), TimeFactor(self.factor.weights)
         error = Fraction(ceil(1000 * whole.error(self.objective, squared=self.squared)), 1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a custodian says about a release (``card.toml``), the facts of the release, and the model card made from both.
+"""Custodian's statements on a release (``card.toml``), facts of the release, and the model card made from both.
 
 The library knows losses, steps and bounds. It cannot know whose rows they are or who decided: that is asked for by
 name, and a card that lacks an answer is refused. Nothing is invented.
@@ -47,7 +47,7 @@ _MIN_SENTENCE: Final = 20  # characters: shorter answers, such as "none", do not
 
 @dataclass(frozen=True)
 class CustodianCard:
-    """The answers of a custodian, as read from ``card.toml``.
+    """Custodian's answers, read from ``card.toml``.
 
     Attributes
     ----------
@@ -65,7 +65,7 @@ class CustodianCard:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> CustodianCard:
-        """Read a card. Raise ParameterError that names all answers that are missing or cannot be used."""
+        """Read a card from a file. Raise ParameterError, which names all missing or invalid answers."""
         try:
             text = read_text(path, _MAX_CARD_BYTES)
         except (OSError, VeilwoodError) as error:
@@ -78,7 +78,7 @@ class CustodianCard:
 
     @classmethod
     def from_toml(cls, text: str) -> CustodianCard:
-        """Read the text of a card."""
+        """Read a card from TOML text."""
         try:
             data = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
@@ -101,7 +101,7 @@ class CustodianCard:
 
 
 def card_template() -> str:
-    """Return a card without answers.
+    """Return an empty card: TOML text with the questions.
 
     >>> CustodianCard.from_toml(card_template())  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -158,7 +158,7 @@ def _is_date(text: str) -> bool:
 
 @dataclass(frozen=True)
 class ReleaseFacts:
-    """All that the documents of a pack are made from. Equal facts give equal documents.
+    """Inputs of the documents of a pack. Equal facts give equal documents.
 
     Attributes
     ----------
@@ -200,7 +200,7 @@ class ReleaseFacts:
 
     @property
     def publication_day(self) -> str:
-        """The date of publication: the custodian's, or that of the pack."""
+        """The date of publication: the date on the custodian's card, or the date of the pack."""
         return str(self.card.facts["publication_date"] or self.day)
 
     @property
@@ -296,7 +296,7 @@ def _quality_lines(facts: ReleaseFacts) -> list[str]:
 
 
 def schema_page(facts: ReleaseFacts) -> str:
-    """Return the schema as a table: each column with its bounds or values, and where these are known from."""
+    """Return the schema as a table of columns, with their bounds or values and the sources of these."""
     schema = facts.model.schema_
     missing = facts.columns_without_source
     lines = [
@@ -324,14 +324,14 @@ def _paragraphs(texts: list[str]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a text without what Markdown, or HTML inside it, would act on."""
+    """Return a text in which the special characters of Markdown and HTML are escaped."""
     for mark, instead in (("\\", "\\\\"), ("|", "\\|"), ("<", "&lt;"), ("`", "'"), ("*", "\\*"), ("[", "\\[")):
         text = text.replace(mark, instead)
     return " ".join(text.split())
 
 
 def to_yaml(value: Any, depth: int = 0) -> str:
-    """Return plain values as YAML in block style, every text in double quotes.
+    """Return plain values as YAML in block style, with all strings in double quotes.
 
     >>> print(to_yaml({"name": "a: b", "numbers": [1, 1e-06], "in": {"yes": True}}))
     name: "a: b"

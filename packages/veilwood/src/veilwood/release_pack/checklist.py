@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The questions of NIST SP 800-226 about a release, each with one of three answers.
+"""Checklist of a release, based on NIST SP 800-226: questions, each with one of three answers.
 
 NIST Special Publication 800-226, "Guidelines for Evaluating Differential Privacy Guarantees" (March 2025), builds a
 claim of differential privacy on layers, from epsilon down to the collection of the rows, and names hazards on each.
@@ -41,12 +41,12 @@ _MECHANISM_PAGES: Final = {
     "SeriesNoise": "release-series",
     "RandomStopping": "private-search",
 }
-"""Proof page of each mechanism, by the name of its class."""
+"""Proof page of each mechanism, by class name."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One question of the checklist with its answer.
+    """Question of the checklist with its answer.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class Row:
 
 
 def checklist(facts: ReleaseFacts) -> list[Row]:
-    """Return every row of the checklist of a release."""
+    """Return the rows of the checklist of a release."""
     return [*_guarantee_rows(facts), *_algorithm_rows(facts), *_deployment_rows(facts)]
 
 
@@ -335,7 +335,7 @@ def checklist_page(facts: ReleaseFacts) -> str:
 
 
 def checklist_data(facts: ReleaseFacts) -> dict[str, Any]:
-    """Return the checklist as plain values, for programs of output checkers."""
+    """Return the checklist as plain values for JSON."""
     rows = [{**asdict(row), "proofs": [f"proofs/{page}.md" for page in row.proofs]} for row in checklist(facts)]
     return {"publication": "NIST SP 800-226", "version": facts.certificate.version, "rows": rows}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write a release pack, and verify one from a public key alone.
+"""Writing of release packs, and their verification with only a public key.
 
 A pack is a flat folder and one archive of it. ``manifest.json`` lists every other file with its SHA-256; its signature
 covers the list. All documents follow from the model, the custodian's card, the extract of the ledger and a date, so
@@ -83,12 +83,12 @@ CONTENTS: Final = {
 }
 """Every file that a pack may hold beside the manifest and its signature."""
 _OPTIONAL: Final = ("measurements.parquet", "quality.json", "plan-executed.json", "plan.json.sig")
-_FROM_THE_ENVIRONMENT: Final = ("report.html", "sbom.cdx.json")  # signed, but not computed again by who verifies
-SETTLED: Final = ("committed", "resolved")  # states of an entry that was charged for good
+_FROM_THE_ENVIRONMENT: Final = ("report.html", "sbom.cdx.json")  # signed, but not computed again during verification
+SETTLED: Final = ("committed", "resolved")  # states of an entry whose charge is final
 _MAX_FILE_BYTES: Final = 1 << 31
 _MAX_ARCHIVE_BYTES: Final = 1 << 32
 _ODD_CONTENT: Final = (VeilwoodError, KeyError, IndexError, TypeError, ValueError, AttributeError, OSError)
-"""What reading a file raises that was signed, and holds something else than it should."""
+"""Exceptions raised by reading a signed file with unexpected content."""
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def write_pack(
     Parameters
     ----------
     model : path
-        Model file. It must be private, and the ledger must have its charge.
+        Model file. The model must be private, and the ledger must contain its charge.
     folder : path
         Folder to write. It must not exist yet.
     ledger : Ledger
@@ -121,8 +121,8 @@ def write_pack(
     evaluation : path, optional
         Result of ``veilwood evaluate`` for this model, charged to the same ledger.
     plan : path, optional
-        The plan that was approved before the rows were read, with its signature beside it: both are packed, and the
-        key of whoever approved it checks the signature. Without it the plan is made again.
+        The plan that was approved before the rows were read, with its signature next to it. Both are packed; readers
+        check the signature with the approver's key. By default, the plan is computed again.
 
     Returns
     -------
@@ -131,7 +131,7 @@ def write_pack(
 
     Notes
     -----
-    The date of the pack is ``SOURCE_DATE_EPOCH`` if it is set, and that of the ledger entry otherwise.
+    The date of the pack is ``SOURCE_DATE_EPOCH`` if it is set, and the date of the ledger entry otherwise.
     """
     folder = Path(folder)
     archive = folder.with_name(f"{folder.name}.zip")
@@ -204,7 +204,7 @@ def _collect_facts(
 
 
 def _require_charged_evaluation(evaluation: Evaluation | None, model: Any, ledger: Mapping[str, Any]) -> None:
-    """Raise an error unless an evaluation is of this model, private, and paid for in the packed ledger."""
+    """Raise an error unless an evaluation is of this model, private, and charged to the packed ledger."""
     if evaluation is None:
         return
     certificate, plan = evaluation.privacy, evaluation.plan
@@ -223,7 +223,7 @@ def _require_charged_evaluation(evaluation: Evaluation | None, model: Any, ledge
 
 
 def _shares_charge(evaluation: Evaluation, model: Any) -> bool:
-    """Return True if the entry of the fit pays for an evaluation on held-out units, as a ``ParallelDoor`` requires.
+    """Return True if the entry of the fit covers an evaluation on held-out units, as a ``ParallelDoor`` requires.
 
     Proof: proofs/evaluation.md, "A held-out fraction". The number of the entry shows nothing by itself: another ledger
     of the same name has it too.
@@ -252,7 +252,7 @@ def _has_own_charge(evaluation: Evaluation, ledger: Mapping[str, Any]) -> bool:
 
 
 def _opening_plan(model: BaseForest) -> Plan:
-    """Return the plan under which the door was opened, planned again if decisions were made afterwards."""
+    """Return the plan that opened the release door. It is computed again if later decisions refined it."""
     executed: Plan = model.plan_
     if executed.opened_as is None:
         return executed
@@ -276,7 +276,7 @@ def _opening_plan(model: BaseForest) -> Plan:
 
 
 def _read_plan_signature(path: str | PathLike[str], plan: Plan) -> bytes:
-    """Return a signature of this plan. Who made it is for readers to check: they have the key, and the plan."""
+    """Return the signature file of a plan. Readers, who have the key and the plan, verify the signer."""
     content = read_file(signature.signature_path(path), _MAX_FILE_BYTES)
     try:
         statement = read_json(content)["statement"]
@@ -302,7 +302,7 @@ def _day(entry: Entry) -> str:
 
 
 def _ledger_extract(ledger: Ledger) -> dict[str, Any]:
-    """Return what a reader needs of a ledger. Accounts, keys and names of tables stay with the custodian."""
+    """Return the extract of a ledger for readers, without accounts, keys and names of tables."""
     number, head = ledger.head()
     return {
         "ledger": ledger.name,
@@ -325,7 +325,7 @@ def _ledger_extract(ledger: Ledger) -> dict[str, Any]:
 
 
 def _documents(facts: ReleaseFacts) -> dict[str, str]:
-    """Return the documents that follow from the facts, by file name."""
+    """Return the documents that are computed from the facts, by file name."""
     model: Any = facts.model
     documents = {
         "README.md": model_card(facts),
@@ -348,7 +348,7 @@ def _documents(facts: ReleaseFacts) -> dict[str, str]:
 
 
 def _seal(folder: Path, facts: ReleaseFacts, key: str | PathLike[str]) -> None:
-    """Write hashes, manifest and signature."""
+    """Write the hashes, the manifest and its signature into the folder."""
     contents = {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
     sums = "".join(f"{_sha256(content)}  {name}\n" for name, content in contents.items()).encode()
     write_file(folder / "SHA256SUMS", sums)
@@ -424,7 +424,7 @@ def _component(name: str, distribution: Distribution) -> dict[str, Any]:
 
 
 def _source_hash() -> str:
-    """Return a SHA-256 of the installed code of this package, which a wheel of the same version shares."""
+    """Return the SHA-256 hash of the installed code of this package. A wheel of the same version has the same hash."""
     root = Path(str(files("veilwood")))
     digest = hashlib.sha256()
     for path in sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py")):
@@ -433,7 +433,7 @@ def _source_hash() -> str:
 
 
 def _archive_bytes(contents: Mapping[str, bytes]) -> bytes:
-    """Return a ZIP archive. Nothing is compressed or dated, so that its bytes follow from the files alone."""
+    """Return a ZIP archive without compression and dates, so that its bytes depend on the files alone."""
     title = str(read_json(contents[MANIFEST])["title"])
     root = "-".join(re.findall("[a-z0-9]+", title.lower())) or "release"
     buffer = io.BytesIO()
@@ -466,17 +466,17 @@ def is_pack(path: str | PathLike[str]) -> bool:
 
 
 def verify_pack(path: str | PathLike[str], signed_by: PublicKey) -> list[Check]:
-    """Check a pack, a folder or its archive, from the signer's public key alone.
+    """Check a pack (a folder or its archive) with only the signer's public key.
 
     Returns
     -------
     list of Check
-        What was checked, whether it holds, and what was found. A file that was changed, added or removed is named.
+        Question, result and finding of each check. Files that were changed, added or removed are named.
 
     Raises
     ------
     SignatureError
-        If the manifest or its signature is missing, broken, or of another key: then nothing else is read.
+        If the manifest or its signature is missing or invalid, or belongs to another key. Then no other file is read.
     """
     path = Path(path)
     if path.is_dir():
@@ -492,7 +492,7 @@ def verify_pack(path: str | PathLike[str], signed_by: PublicKey) -> list[Check]:
 
 
 def _unpack(path: Path, folder: Path) -> bool:
-    """Unpack an archive; return whether its bytes are those that its files lead to."""
+    """Unpack an archive. Return True if an archive of its files has the same bytes."""
     try:
         content = read_file(path, _MAX_ARCHIVE_BYTES)
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -570,7 +570,7 @@ def _check_bytes(folder: Path, listed: Mapping[str, Any]) -> Iterator[Check]:
 def _check_claims(
     folder: Path, signed_by: PublicKey, payload: dict[str, Any], manifest: dict[str, Any]
 ) -> Iterator[Check]:
-    """Check what the files say, once it is certain that they are those that were signed."""
+    """Check the content of the files, after their bytes have been checked against the signed list."""
     question = "Is the model what its certificate claims?"
     try:
         model: Any = model_file.load(folder / MODEL, signed_by=signed_by)
@@ -656,7 +656,7 @@ def _check_documents(folder: Path, facts: ReleaseFacts, manifest: dict[str, Any]
 
 
 def _describe_code(folder: Path) -> str:
-    """Return whether the pack was written by the code that is installed here. Either is possible."""
+    """Return a sentence on whether the installed code wrote the pack. Both cases are valid."""
     bill = read_json(read_file(folder / "sbom.cdx.json", _MAX_FILE_BYTES))
     values = {each["name"]: each["value"] for each in bill["metadata"]["properties"]}
     digest, version = values["veilwood:source-sha256"], bill["metadata"]["component"]["version"]
@@ -668,4 +668,4 @@ NOT_SHOWN: Final = (
     "that the noise was drawn as planned: no file can show it",
     "that the custodian's sentences are true, and that this ledger is the only one for these people",
 )
-"""What no verification of a pack can show."""
+"""Claims that no verification of a pack can check."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record for the public registry of deployments of differential privacy (registry.opendp.org), and its fields.
+"""Record for the public registry of differential privacy deployments (registry.opendp.org), and its fields.
 
 The record is filled as far as facts carry: all of tier 2, and of tier 3 what certificate, plan, schema, ledger and the
 custodian's card say. ``FIELDS`` lists the registry's fields by hand, after the schema that it publishes (repository
@@ -76,7 +76,7 @@ FIELDS: Final[dict[str, Any]] = {
         "administrative": {"sources": _TEXT, "notes": _TEXT, "registry_authors": _TEXTS},
     },
 }  # fmt: skip
-"""Every field of a record: a kind of value, its allowed values, or the fields inside it."""
+"""Every field of a record, with its type, its allowed values, or its nested fields."""
 
 REQUIRED: Final = {
     "": ("url_slug", "status", "tier", "deployment"),
@@ -87,13 +87,13 @@ REQUIRED: Final = {
     ),
     "administrative": ("registry_authors",),
 }  # fmt: skip
-"""Required fields, by the field that they are in."""
+"""Required fields, by the field that contains them."""
 
 _MAX_STEPS: Final = 12  # lines of steps in a record; the certificate has all
 
 
 def check_record(record: object) -> list[str]:
-    """Return what is wrong with a record, one text per field; an empty list if the registry's fields allow it.
+    """Return the problems of a record, one string per field; an empty list if the record is valid.
 
     >>> check_record({"url_slug": "visits", "status": "Draft", "tier": 4, "deployment": {}})
     ['tier: 4 is not one of 1, 2, 3', 'deployment.basic: missing']
@@ -132,7 +132,7 @@ def _is_iso_date(text: str) -> bool:
 
 
 def registry_record(facts: ReleaseFacts) -> dict[str, Any]:
-    """Return the record of a release. Raise ParameterError if the registry would not take it."""
+    """Return the registry record of a release. Raise ParameterError if it is not valid."""
     card, sentences = facts.card.facts, facts.card.sentences
     record = {
         "url_slug": _registry_slug(facts),
@@ -167,7 +167,7 @@ def registry_record(facts: ReleaseFacts) -> dict[str, Any]:
 
 
 def record_text(facts: ReleaseFacts) -> str:
-    """Return the record as YAML. The registry compares its first line as text, so that one has no quotes."""
+    """Return the record as YAML. The first line has no quotes, because the registry compares it as text."""
     record = registry_record(facts)
     name = record.pop("url_slug")
     return f"url_slug: {name}\n{to_yaml(record)}\n"

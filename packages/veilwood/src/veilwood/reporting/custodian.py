@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What only a custodian can say about a model (``card.toml``), as the report shows it.
+"""Statements of the custodian about a model (``card.toml``) for the report.
 
 A release pack demands every answer (``release_pack.card``); a report shows those that there are.
 """
@@ -50,7 +50,7 @@ _LABELS: Final = {
 
 
 def read_card(path: str | PathLike[str]) -> dict[str, str]:
-    """Return the answers of a card as labels and texts; what is not answered is left out."""
+    """Return the answers of a card by label, without unanswered questions."""
     try:
         text = read_text(path, MAX_CARD_BYTES)
     except OSError as error:

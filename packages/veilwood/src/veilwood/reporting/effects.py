@@ -120,7 +120,7 @@ def _worked_prediction(model: Any, effects: Any) -> str:
 
 
 def contributions(model: Any, row: dict[str, Any]) -> dict[tuple[str, ...], float]:
-    """Return what each column, or set of columns, adds to the score of a row."""
+    """Return the contribution of each column, or set of columns, to the score of a row."""
     fitted = model.model_
     forest = fitted.forest
     leaves = route_rows(forest, _encode_row(model, row))[0]
@@ -135,7 +135,7 @@ def contributions(model: Any, row: dict[str, Any]) -> dict[tuple[str, ...], floa
 
 
 def _encode_row(model: Any, row: dict[str, Any]) -> Codes:
-    """Return the codes of a row that is given by the names of the schema, not by those of a table."""
+    """Return the codes of a row given as a dict with the column names of the schema."""
     encoding = model.model_.encoding
     codes = np.zeros((1, len(encoding.columns)), np.uint16)
     for feature, column in enumerate(encoding.schema.features):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Facts that a report is made from, checked against the model: when, how many rows, the three first numbers."""
+"""Facts for a report, checked against the model: date, number of rows, and the three main numbers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def model_facts(model: Any) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class ReportFacts:
-    """All that a report is made from, checked against the model."""
+    """Inputs of a report, checked against the model."""
 
     model: Any
     evaluation: Evaluation | None
@@ -67,7 +67,7 @@ class ReportFacts:
     def collect(
         cls, model: Any, evaluation: Any, ledger: Ledger | None, file: Path | None, card: Any, subgroups: Any
     ) -> ReportFacts:
-        """Raise UseError unless the model is unchanged and the evaluations are of it."""
+        """Return the facts of a report. Raise UseError if the model changed or an evaluation is of another model."""
         if not isinstance(model, BaseForest):
             raise UseError(
                 f"{type(model).__name__} is not an estimator of this library. Hint: pass a fitted estimator, or the "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model card in Markdown, with the block that model hubs read. A release pack has a longer one of its own."""
+"""Model card in Markdown, with the YAML block that model hubs read. Release packs contain a longer model card."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from veilwood.reporting.quality import verdict
 
 
 def render_markdown(facts: ReportFacts) -> str:
-    """Return the model card of a model."""
+    """Return the model card as Markdown."""
     model, certificate, schema = facts.model, facts.model.privacy_, facts.model.schema_
     task = f"tabular-{model._task}"
     block = [
@@ -54,6 +54,6 @@ def _quality_lines(facts: ReportFacts) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return text on one line that Markdown shows as it is."""
+    """Return the text on one line, with Markdown characters escaped."""
     line = " ".join(str(text).split())
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>|#" else sign for sign in line)

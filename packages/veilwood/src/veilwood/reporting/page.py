@@ -41,7 +41,7 @@ def report(
     card: str | PathLike[str] | None = None,
     subgroups: Mapping[str, Evaluation | str | PathLike[str]] | None = None,
 ) -> Path:
-    """Write a model as one HTML page: guarantee, quality, effects, assumptions and ledger. Free: nothing is measured.
+    """Write a report on a model as one HTML page: guarantee, quality, effects, assumptions, ledger. Spends no budget.
 
     Parameters
     ----------
@@ -58,8 +58,8 @@ def report(
     signed_by : path or PEM text, optional
         Public key of the signer. The signature is checked, and the page names the key. Requires a model file.
     card : path, optional
-        What only the custodian can say, in TOML: use, limits, contact, people. ``veilwood pack --new-card`` writes the
-        questions.
+        TOML file with the custodian's statements on use, limits, contact and people. ``veilwood pack --new-card``
+        writes the questions.
     subgroups : dict, optional
         Evaluations of the same model on subgroups, by the name of the group.
 
@@ -154,7 +154,7 @@ def _heading(facts: ReportFacts) -> str:
 
 
 def _card_section(facts: ReportFacts) -> str:
-    """Return what the custodian says about use, limits and people."""
+    """Return the section with the custodian's statements on use, limits and people."""
     if not facts.card:
         line = (
             "Not stated: use, limits, contact, and whose rows these are. Only the custodian can say it: veilwood pack "
@@ -184,7 +184,7 @@ def _guarantee_section(model: Any) -> str:
 
 
 def _public_section(model: Any) -> str:
-    """Return what was assumed public about each column, where that is known from, and what was left out."""
+    """Return the section on the public facts assumed about each column, their sources, and omitted columns."""
     schema = model.schema_
     rows = []
     for column in (*schema.features, schema.target):
@@ -202,7 +202,7 @@ def _public_section(model: Any) -> str:
 
 
 def _measurements_section(model: Any) -> str:
-    """Return every measurement with its purpose and noise, and bars of losses that add up to that of the fit."""
+    """Return the section on measurements: purpose, noise, and bars of losses that add up to the loss of the fit."""
     certificate = model.privacy_
     steps = {step.name: step for step in model.plan_.steps}
     groups = merge_steps(certificate.composition)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sections of a report on the quality of a model: measures, thresholds, subgroups, and how far a second fit differs."""
+"""Sections of a report on model quality: measures, thresholds, subgroups, and the stability of predictions."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _measure_bars(quality: Quality) -> list[str]:
 
 
 def _measure_bar(name: str, found: Estimate, quality: Quality) -> str:
-    """Return one measure on a scale with ends, and a tick where a model without knowledge would be."""
+    """Return a measure as a bar between two ends, with a tick for a baseline that ignores the features."""
     usual = quality.most_frequent
     tick: float | None = None
     low, high = 0.0, 1.0
@@ -150,7 +150,7 @@ def _measure_bar(name: str, found: Estimate, quality: Quality) -> str:
 
 
 def _confusion_words(quality: Quality) -> str:
-    """Return a sentence about the class that is predicted worst."""
+    """Return a sentence about the class with the worst predictions."""
     counts = np.maximum(np.array(quality.confusion), 0.0)
     if len(counts) < 2:
         return ""
@@ -198,7 +198,7 @@ def score_spread(model: Any) -> float | None:
 
 
 def _threshold_table(quality: Quality) -> str:
-    """Return the consequences of decision thresholds, with the one that balances both errors marked."""
+    """Return the consequences of decision thresholds, with the threshold that balances both errors marked."""
     known = [each for each in quality.thresholds if each.is_known]
     best = quality.best_threshold
     if best is None:
@@ -231,7 +231,7 @@ def _percentage(estimate: Estimate) -> str:
 
 
 def _subgroup_table(evaluation: Evaluation, subgroups: Mapping[str, Evaluation]) -> str:
-    """Return the measures of subgroups that were evaluated by themselves."""
+    """Return the measures of separately evaluated subgroups."""
     if not subgroups:
         line = (
             "No subgroup was evaluated. Noise hides small groups, so the model may serve them worse: evaluate each on "

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Routing and counting: leaf totals for training, sums of leaf values for prediction.
 
-If numba is installed, ``kernels`` does the work, on threads that each own some trees or rows. The NumPy twins here, and
-a GPU in use, give identical results. Leaf totals are exact integers and private, for the door only.
+If numba is installed, ``kernels`` does the work, on threads that each own some trees or rows. The NumPy versions here,
+and a GPU in use, give identical results. Leaf totals are exact and private: only the release door may receive them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def tree_rule(
     columns: Sequence[int] | None = None,
     rule_of_leaf: Callable[[int], counts.CellRule] = int,
 ) -> counts.CellRule:
-    """Return the rule that maps a row to its leaf in a tree, or to ``rule_of_leaf`` of that leaf.
+    """Return the rule that maps a row to its leaf in a tree, or to the rule ``rule_of_leaf`` of its leaf.
 
     ``columns`` gives the column of each feature, if the forest is over a subset of the columns.
     """
@@ -64,23 +64,23 @@ def leaf_queries(
 
 
 class Accelerator(Protocol):
-    """A device that takes over the work of this module, with the same integers and sums (``veilwood_engines.gpu``)."""
+    """Device that does the work of this module and returns the same integers and sums (``veilwood_engines.gpu``)."""
 
     def leaf_totals(self, forest: Forest, rows: Iterable[Any], *, n_classes: int | None, target_levels: int) -> Ints:
-        """Return ``leaf_totals`` of (codes, target, tree of each row or None) triples."""
+        """Return the result of ``counting.leaf_totals`` for triples (codes, target, tree of each row or None)."""
 
     def sum_over_trees(self, forest: Forest, codes: Codes, leaf_values: Floats) -> Floats:
-        """Return ``sum_over_trees``."""
+        """Return the result of ``counting.sum_over_trees``."""
 
     def make_backend(self, columns: Sequence[Any], source: Source, n_outputs: int) -> counts.RowBackend:
-        """Return rows with their scores in the device's memory."""
+        """Return a backend with rows and scores in the memory of the device."""
 
 
 ACCELERATOR: ContextVar[Accelerator | None] = ContextVar("accelerator", default=None)
-"""The device in use, if any: set by ``veilwood_engines.gpu.use``, so that the core imports no engine."""
+"""Device in use, if any. Set by ``veilwood_engines.gpu.use``, so that the core imports no engine."""
 
 
-_KEYSTREAM_ROWS = 4096  # rows whose tree assignment comes from one call of the keyed function
+_KEYSTREAM_ROWS = 4096  # rows that one call of the keyed function assigns to trees
 
 
 class Assignment(NamedTuple):
@@ -99,7 +99,7 @@ class Assignment(NamedTuple):
     n_trees: int
 
     def __repr__(self) -> str:
-        """Leave the key out: workers of a cluster log failed calls with their arguments."""
+        """Return a text without the key, because workers of a cluster log the arguments of failed calls."""
         return f"Assignment(to {self.n_trees} trees)"
 
     def trees_of_rows(self, partition: int, first_row: int, n_rows: int) -> Int32s:
@@ -114,15 +114,15 @@ class Assignment(NamedTuple):
         )
         random_integers = np.frombuffer(stream, "<u4").astype(np.uint64)
         start = first_row - first_block * _KEYSTREAM_ROWS
-        # Multiply-shift is uniform up to n_trees / 2^32. Any fixed distribution that ignores the data would do.
+        # Multiply-shift is uniform up to n_trees / 2^32. Any fixed distribution that ignores the data would be private.
         return ((random_integers[start : start + n_rows] * np.uint64(self.n_trees)) >> np.uint64(32)).astype(np.int32)
 
 
 class ColumnAssignment(NamedTuple):
     """Assignment of each row to one tree by a column of the table: the same tree in every release of a series.
 
-    Whoever keeps the table fills the column, from a key that this library never sees (proofs/release-series.md). The
-    tree of a row depends on no other row, which is all that privacy needs.
+    The custodian fills the column with a key that this library never receives (proofs/release-series.md). The tree of a
+    row depends on no other row, and privacy requires nothing more.
     """
 
     column: int
@@ -153,7 +153,7 @@ def leaf_totals(
     assignment : Assignment, optional
         Counts each row in one tree only.
     fast : bool
-        Use the compiled kernel. The NumPy twin gives the same integers.
+        Use the compiled kernel. NumPy gives the same integers.
 
     Returns
     -------
@@ -178,7 +178,7 @@ def leaf_totals(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeafCount:
-    """Count of the rows in the leaves of a forest: a ``Count`` that databases can run as well."""
+    """Count of the rows in the leaves of a forest. Databases can also run it, as cell queries."""
 
     forest: Forest
     n_classes: int | None
@@ -211,7 +211,7 @@ class LeafCount:
 def _fast_adder(
     forest: Forest, codes: Codes, target: Int32s, owner_of_rows: Int32s | None, levels: int, totals: Ints
 ) -> Callable[[int, int], None]:
-    """Return the kernel call: by columns if every row visits every tree and trees are small, otherwise row by row."""
+    """Return the kernel call: by column if each row is in all trees and these are small, otherwise by row."""
     from veilwood import kernels
 
     ends = np.append(forest.roots[1:], forest.n_nodes)
@@ -291,7 +291,7 @@ def sum_over_trees(
         return sums
     for first in range(0, len(codes), 4096):
         leaves = route_rows(forest, codes[first : first + 4096])
-        for tree in range(forest.n_trees):  # tree by tree, as the kernel, for equal rounding
+        for tree in range(forest.n_trees):  # tree by tree, like the kernel, for equal rounding
             sums[first : first + 4096] += values[leaves[:, tree]]
     return sums
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forests as flat level-order arrays, and the only functions that write them.
 
-Callers give the split and the number of branches of each node; the numbering is decided here. ``counting`` counts rows
-in a forest, and the models in ``forests`` hold what was learned.
+Callers pass the split and the number of branches of each node; this module numbers the nodes. ``counting`` counts rows
+in a forest, and the models in ``forests`` contain the released values.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 LEAF = -1  # the "feature" of a leaf
-MAX_DEPTH = 1024  # of a tree read from a file: bounds the walks that go level by level
+MAX_DEPTH = 1024  # levels of a tree read from a file; bounds level-by-level walks
 
 
 @dataclass(frozen=True)
 class Forest:
-    """A forest of any branching, as five flat arrays; node numbers run over all trees.
+    """Forest of trees with any number of branches, stored in five flat arrays. Nodes are numbered over all trees.
 
     A node sends a row with code c of its ``feature`` to ``child + branch``. Here ``branch`` is ``c >= cut`` (threshold,
     cut at least 0) or ``lookup[-1 - cut + c]`` (category subset, or one branch per value). At a leaf, ``feature`` is
-    ``LEAF`` and ``child`` holds the leaf's number. Leaves too are numbered over all trees.
+    ``LEAF`` and ``child`` is the number of the leaf. Leaves are also numbered over all trees.
     """
 
     roots: Int32s
@@ -43,7 +43,7 @@ class Forest:
     tree_leaves: Int32s  # leaves of tree t are tree_leaves[t] up to tree_leaves[t + 1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out cached properties: their presence would reveal whether there were rows."""
+        """Return the state without cached properties: their presence would reveal whether there were rows."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     @cached_property
@@ -53,17 +53,17 @@ class Forest:
 
     @cached_property
     def n_nodes(self) -> int:
-        """Number of nodes, leaves included."""
+        """Number of nodes, including leaves."""
         return len(self.feature)
 
     @cached_property
     def n_leaves(self) -> int:
-        """Number of leaves of all trees together."""
+        """Total number of leaves of all trees."""
         return int(self.tree_leaves[-1])
 
     @cached_property
     def parent(self) -> Int32s:
-        """The parent of each node; -1 at a root."""
+        """Parent of each node; -1 for a root."""
         # In level order the children of successive inner nodes follow one another.
         inner = np.flatnonzero(self.feature != LEAF).astype(np.int32)
         if not len(inner):
@@ -74,7 +74,7 @@ class Forest:
 
     @cached_property
     def level(self) -> Int32s:
-        """The depth of each node; 0 at a root."""
+        """Depth of each node; 0 for a root."""
         level = np.zeros(self.n_nodes, np.int32)
         ancestor = self.parent
         while (ancestor >= 0).any():
@@ -84,12 +84,12 @@ class Forest:
 
     @cached_property
     def depth(self) -> int:
-        """The depth of the deepest leaf."""
+        """Depth of the deepest leaf."""
         return int(self.level.max())
 
     @cached_property
     def packed_nodes(self) -> Int32s:
-        """Feature, cut, child and leaf number of each node side by side, for kernels; a leaf is its own child."""
+        """Feature, cut, child and leaf number of each node in one array, for kernels. A leaf is its own child."""
         leaf = self.feature == LEAF
         never = np.int32(np.iinfo(np.int32).max)
         columns = (
@@ -102,7 +102,7 @@ class Forest:
 
     @cached_property
     def lookup_bits(self) -> NDArray[np.uint32]:
-        """The first 32 entries of each node's lookup as bits, for kernels; 0 if there is none or an entry exceeds 1."""
+        """First 32 lookup entries of each node as bits, for kernels; 0 without a lookup or if an entry exceeds 1."""
         starts = np.where((self.feature != LEAF) & (self.cut < 0), -1 - self.cut, len(self.lookup))
         padded = np.append(self.lookup, np.zeros(32, np.uint16))
         entries = np.lib.stride_tricks.sliding_window_view(padded, 32)[starts]
@@ -118,12 +118,12 @@ class Forest:
         return Layout(self.n_trees, self.n_leaves, self.depth, row_sharing, **more)
 
     def plan_fields(self, row_sharing: RowAssignment) -> tuple[Layout, dict[str, str]]:
-        """Return the layout and a hash of the structure of trees that are grown without data, for their plan."""
+        """Return the layout and a hash of the structure of a forest that is grown without data, for its plan."""
         return self.layout(row_sharing), {"structure": self.fingerprint()}
 
     @cached_property
     def leaf_node(self) -> Int32s:
-        """The node of each leaf."""
+        """Node of each leaf."""
         nodes = np.flatnonzero(self.feature == LEAF).astype(np.int32)
         ordered = np.empty(self.n_leaves, np.int32)
         ordered[self.child[nodes]] = nodes
@@ -151,13 +151,13 @@ class Forest:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, AnyArray], n_codes: Sequence[int]) -> Forest:
-        """Rebuild a forest from ``to_arrays``. Raise ``ModelFileError`` if damaged or unfit for ``n_codes``."""
+        """Rebuild a forest from ``to_arrays``. Raise ``ModelFileError`` if damaged or inconsistent with ``n_codes``."""
         _validate_arrays(arrays, np.asarray(n_codes))
         return cls(**{field.name: arrays[field.name] for field in fields(cls)})
 
 
 def _validate_arrays(arrays: Mapping[str, AnyArray], n_codes: Ints) -> None:
-    """Raise ModelFileError for arrays that could send a row out of range, in circles, or to a leaf of another tree."""
+    """Raise ModelFileError if arrays could lead a row out of range, into a cycle or to a leaf of another tree."""
 
     def require_that(holds: bool | np.bool_, problem: str) -> None:
         if not holds:
@@ -219,7 +219,7 @@ def _window_maxima(values: Codes, width: int) -> Codes:
 
 
 def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> Bools:
-    """Return which codes of each column can reach each leaf: [n_leaves, sum of n_codes], column after column."""
+    """Return a mask of the codes that can reach each leaf: shape (n_leaves, sum of n_codes), column after column."""
     column = np.repeat(np.arange(len(n_codes)), n_codes)
     code = np.concatenate([np.arange(n) for n in n_codes])
     masks = np.ones((forest.n_nodes, len(code)), bool)
@@ -280,9 +280,9 @@ def build_partial_forest(
     n_open: int,
     lookup: Sequence[Codes],
 ) -> Forest:
-    """Build a forest of growing trees, level by level of all trees together. The last ``n_open`` nodes are open.
+    """Build a forest of growing trees, whose nodes are ordered by level over all trees. The last ``n_open`` are open.
 
-    The leaf number of an open node is its index among them, and that of a closed leaf is -1.
+    The leaf number of an open node is its index among the open nodes. That of a closed leaf is -1.
     """
     feature, cut, branches = (np.asarray(array, np.int32) for array in (feature, cut, branches))
     place = np.arange(n_open, dtype=np.int32)

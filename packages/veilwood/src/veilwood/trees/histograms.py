@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Target histograms of all candidate splits of a level, filled in one pass over the rows, and their scores.
 
-Nothing is selected here. Histograms and scores are exact integers and private, for the door only.
+This module selects nothing. Histograms and scores are exact and private: only the release door may receive them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from veilwood.trees.forest import Forest
 from veilwood.trees.level_growth import SHIFT, CandidateSplits, GrowingForest
 
 MAX_CELLS = 1 << 24  # 128 MB of histograms; a level that needs more takes several passes
-MAX_ROWS = 1 << 28  # up to here no score overflows
+MAX_ROWS = 1 << 28  # up to this number, no score overflows
 CLASS_IMPURITY_PARTS = 32  # units of class impurity per row: scores are integers
 
 
@@ -43,9 +43,9 @@ def level_scores(
     Parameters
     ----------
     growing, candidates
-        The trees so far and the candidate splits of their open nodes.
+        The growing trees and the candidate splits of their open nodes.
     aggregate : callable
-        A pass over the rows: ``Source.aggregate``. One suffices unless histograms would exceed ``MAX_CELLS``.
+        Function that passes over the rows: ``Source.aggregate``. Called once unless histograms exceed ``MAX_CELLS``.
     score : callable
         Function from histograms to arrays with one row per slot. A histogram has the shape (max_bins, n_classes) and
         holds counts. For regression it is (max_bins, 3) and holds number, sum and sum of squares of the targets.
@@ -54,7 +54,7 @@ def level_scores(
     assignment : Assignment, optional
         Counts each row in one tree only.
     fast : bool
-        Use the compiled kernel. The NumPy twin gives the same integers.
+        Use the compiled kernel. NumPy gives the same integers.
     """
     width = n_classes or 3
     max_slots = int(np.diff(candidates.first).max(initial=1))
@@ -72,12 +72,14 @@ def level_scores(
 
 def _check_row_count(counted: Ints) -> None:
     if counted.sum(axis=1).max(initial=0) > MAX_ROWS:
-        raise DomainTooLargeError(f"more than {MAX_ROWS:,} rows. Hint: train on a random sample of them.")
+        raise DomainTooLargeError(
+            f"the table has more than {MAX_ROWS:,} rows. Hint: train on a random sample of the rows."
+        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HistogramCount:
-    """Count that fills the histograms of open nodes: a ``Count`` that databases can run as well."""
+    """Count that fills the histograms of open nodes. Databases can also run it, as cell queries."""
 
     forest: Forest
     depth: int
@@ -242,7 +244,7 @@ def _ceil_div(numerator: Ints, n: Ints) -> Ints:
 
 
 def impurity_range(moments: bool) -> int:
-    """Return the most that one row can add to the impurity of its node: the squared length of the target's range."""
+    """Return the largest impurity that one row can add to its node: the squared width of the range of the target."""
     return TARGET_LEVELS**2 if moments else 2 * CLASS_IMPURITY_PARTS
 
 

@@ -26,10 +26,10 @@ SHIFT = 32  # a code at distance d from the low end of its node's range falls in
 
 @dataclass(frozen=True)
 class CandidateSplits:
-    """Candidate attributes of all open nodes ("slots"), and how each cuts its node's range into few bins.
+    """Candidate attributes of all open nodes ("slots"), and the few bins into which each divides the range of its node.
 
-    The bins of a number are runs of codes of nearly equal length, and one bin for missing values. The bins of a
-    categorical attribute are its remaining values in some order, or groups of them.
+    The bins of a numeric attribute are intervals of codes of nearly equal length, and one bin for missing values. The
+    bins of a categorical attribute are its remaining values in some order, or groups of them.
     """
 
     first: Ints  # the slots of open node i are first[i] up to first[i + 1]
@@ -47,11 +47,11 @@ class CandidateSplits:
 
     @property
     def n_candidates(self) -> int:
-        """Number of slots of all nodes together."""
+        """Total number of slots of all nodes."""
         return len(self.feature)
 
     def candidates_of_nodes(self, nodes: Ints, width: int) -> tuple[Ints, Bools]:
-        """Return the slots of some open nodes, padded with 0 to ``width`` columns, and a mask of the true ones."""
+        """Return the slots of some open nodes, padded with 0 to ``width`` columns, and a mask without the padding."""
         slot = self.first[nodes][:, None] + np.arange(width)
         present = slot < self.first[nodes + 1][:, None]
         return np.where(present, slot, 0), present
@@ -63,17 +63,17 @@ class CandidateSplits:
         return replace(self, first=np.clip(self.first, here.start, here.stop) - here.start, **columns)
 
     def cut_codes(self, slot: Ints, edge: Ints) -> Ints:
-        """Return the lowest code of each slot's bin ``edge + 1``, for slots of numbers."""
+        """Return the lowest code of each slot's bin ``edge + 1``, for slots of numeric columns."""
         return self.low[slot] - (-((edge + 1) << SHIFT) // self.step[slot])
 
     def goes_right(self, slot: Ints, edge: Ints, width: int) -> Bools:
-        """Return which of the first ``width`` codes lie in the bins after ``edge``, for slots with tables."""
+        """Return a mask of the first ``width`` codes that are in bins after ``edge``, for slots with tables."""
         places = np.minimum(self.table[slot][:, None] + np.arange(width), len(self.tables) - 1)
         return np.asarray(self.tables[places] > edge[:, None])
 
 
 class GrowingForest:
-    """Trees that grow level by level. Everything in them is public.
+    """Trees that grow level by level. All their contents are public.
 
     ``split_nodes`` closes the current level: each open node becomes an inner node or a leaf, and the children of inner
     nodes are the next open nodes. An attribute whose range a path has narrowed to one code is no longer usable there
@@ -111,7 +111,7 @@ class GrowingForest:
         return len(self._tree)
 
     def usable_columns(self) -> Bools:
-        """Return which columns can still be split, by open node."""
+        """Return a mask of the columns that each open node can still split."""
         left = self._high - self._low
         for column in np.flatnonzero(~self.ordered).tolist():
             left[:, column] = self._remaining_values(column).sum(axis=1)
@@ -130,10 +130,10 @@ class GrowingForest:
         return np.where(np.take_along_axis(usable, order, axis=1), order, LEAF)
 
     def bin_candidates(self, candidates: Ints, max_bins: int, rng: np.random.Generator) -> CandidateSplits:
-        """Cut the candidates of every open node into at most ``max_bins`` bins.
+        """Divide the candidates of every open node into at most ``max_bins`` bins.
 
         Categorical values get a public random order, drawn independently for each slot. So a split between two bins is
-        a random subset, and a median split is a balanced one.
+        a random subset, and a median split is a balanced subset.
         """
         node, place = np.nonzero(candidates != LEAF)
         feature = candidates[node, place]
@@ -155,7 +155,7 @@ class GrowingForest:
             rank = np.argsort(np.argsort(keys, axis=1), axis=1)
             n_alive = alive.sum(axis=1)
             n_bins[here] = np.minimum(n_alive, max_bins)
-            # With more values than bins, neighbours in the random order share a bin. Values not alive never occur.
+            # With more values than bins, neighbours in the random order share a bin. Removed values never occur.
             bins = np.minimum(rank, n_alive[:, None] - 1) * n_bins[here][:, None] // n_alive[:, None]
             table[here] = length + np.arange(len(here)) * alive.shape[1]
             tables.append(bins.ravel().astype(np.uint16))
@@ -205,7 +205,7 @@ class GrowingForest:
         )
 
     def _close_level(self, inner: Ints, feature: Ints, cut: Ints, branches: Ints) -> None:
-        """Append the current level to the closed ones, and open the next."""
+        """Append the current level to the closed levels, and open the next level."""
         features, cuts = (np.full(self.n_open_nodes, LEAF, np.int32) for _ in range(2))
         features[inner], cuts[inner] = feature, cut
         counts = np.zeros(self.n_open_nodes, np.int32)
@@ -218,7 +218,7 @@ class GrowingForest:
         self.depth += 1
 
     def partial_forest(self) -> Forest:
-        """Return the trees so far. The leaf number of an open node is its index, and that of a closed leaf is -1."""
+        """Return the current trees. The leaf number of an open node is its index, and that of a closed leaf is -1."""
         arrays = self._closed_arrays()
         return build_partial_forest(self.n_trees, *arrays, self.n_open_nodes, self._lookups)
 

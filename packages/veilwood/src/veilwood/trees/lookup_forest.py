@@ -2,8 +2,8 @@
 """Forests as lookup tables, for prediction without walking trees.
 
 A tree that splits the same few columns on every path has about as many leaves as its columns have combinations of
-groups. Each code is mapped to a group of its column once. A tree then takes one addition per column and one lookup. The
-sums equal those of ``counting.sum_over_trees`` to the last bit, since trees are added in the same order.
+groups. Each code is mapped to a group of its column once. A tree then needs one addition per column and one lookup. The
+sums equal those of ``counting.sum_over_trees`` to the last bit, because trees are added in the same order.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import numpy as np
 from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints, NDArray, run_on_threads
 from veilwood.trees.forest import LEAF, Forest
 
-MAX_CELLS = 1 << 12  # of a tree
-MAX_CELLS_PER_LEAF = 2  # trees with more cells per leaf are walked
+MAX_CELLS = 1 << 12  # cells of the table of a tree
+MAX_CELLS_PER_LEAF = 2  # trees with more cells per leaf are walked node by node
 
 
 @dataclass(frozen=True, eq=False)
 class LookupForest:
-    """A forest as lookup tables.
+    """Forest stored as lookup tables.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class LookupForest:
     axes : ndarray of int32, shape (n_axes, 2)
         Each column of each tree: its index in ``features``, and the tree.
     offsets : ndarray of uint16, shape (n_axes, most groups)
-        What each group adds to the index of a row in the tree's table.
+        Amount that each group adds to the index of a row in the table of the tree.
     ends : ndarray of int32
         End of the axes of each tree.
     starts : ndarray of int32
@@ -94,7 +94,7 @@ class LookupForest:
         )  # fmt: skip
 
     def sum_leaf_values(self, codes: Codes, n_jobs: int | None = None, *, fast: bool = HAVE_NUMBA) -> Floats:
-        """Return the sum over trees of the leaf values of each row, as ``counting.sum_over_trees``."""
+        """Return the sum over trees of the leaf values of each row, as ``counting.sum_over_trees`` does."""
         sums = np.zeros((len(codes), self.values.shape[1]))
         columns = np.ascontiguousarray(codes.T)  # as they are encoded
         if fast:
@@ -118,13 +118,13 @@ class LookupForest:
 def _code_groups(forest: Forest, feature: int, n_codes: int) -> Ints:
     """Return the group of each code. Codes that no tree separates may share a group."""
     cuts = forest.cut[forest.feature == feature]
-    if (cuts < 0).any():  # a category may go anywhere
+    if (cuts < 0).any():  # categories can be split in any way
         return np.arange(n_codes)
     return np.searchsorted(np.unique(cuts), np.arange(n_codes), side="right")
 
 
 def _groups_within_tree(forest: Forest, first: int, last: int, feature: int, groups: Ints) -> tuple[Ints, Ints]:
-    """Return the group within one tree of each group of the forest, and one code of each."""
+    """Return, for each group of the forest, its group within one tree, and one code of each group."""
     example = np.unique(groups, return_index=True)[1]
     cuts = np.unique(forest.cut[first:last][forest.feature[first:last] == feature])
     branches = np.stack([forest.lookup[-1 - cut + example] if cut < 0 else example >= cut for cut in cuts])

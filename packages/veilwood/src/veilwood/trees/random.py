@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Thresholds: TypeAlias = Literal["path", "range"]
 THRESHOLDS: tuple[Thresholds, ...] = ("path", "range")
 
-MAX_NODES = 1 << 28  # about 3 GB of structure: a larger forest is a typing error
-MAX_TREES = 100_000  # each one takes a Python call
+MAX_NODES = 1 << 28  # about 3 GB of structure: a larger number is probably a typing error
+MAX_TREES = 100_000  # each tree takes a Python call
 # A missing number is coded above the upper bound. Probability that a split separates it from all numbers.
 MISSING_SPLIT_CHANCE: Final = 0.25
 
 
 def public_seed(random_state: object) -> int:
-    """Return a public seed: the given integer, or one drawn from a generator or from fresh entropy.
+    """Return a public seed: the given integer, or an integer drawn from a generator or fresh entropy.
 
     >>> public_seed(7)
     7
@@ -114,9 +114,10 @@ def grow_binary(
 
     Bojarski et al., section 3, use complete trees of fixed depth, with uniform attributes, and thresholds uniform
     between the bounds of the attribute: ``thresholds="range"``. A second cut of an attribute then often
-    falls outside the range that the path has left, and one of its branches stays empty. With ``"path"`` the cut falls
-    inside this range. An attribute that is narrowed to a single value is not drawn again, and a node without attributes
-    is a leaf, so every leaf can be reached. Categories are split at random, with at least one value on each side.
+    falls outside the range that remains on the path, and one of its branches stays empty. With ``"path"``, the cut
+    falls inside this range. An attribute with a single remaining value is not drawn again, and a node without
+    attributes is a leaf, so every leaf can be reached. Categories are split at random, with at least one value on each
+    side.
     """
     check_size(n_trees, max_depth, 2)
     trees, length = [], 0
@@ -136,7 +137,7 @@ def grow_multiway(
         raise ParameterError(
             "max_depth",
             max_depth,
-            f"exceeds the {len(columns)} features: a multiway tree uses each once on a path",
+            f"exceeds the {len(columns)} features: a multiway tree uses each feature at most once on a path",
             f"pass max_depth={len(columns)} or less",
         )
     widest = sorted((column.n_codes for column in columns), reverse=True)[:max_depth]
@@ -150,7 +151,7 @@ def grow_multiway(
 def _grow_binary_tree(
     columns: Sequence[EncodedColumn], max_depth: int, rng: np.random.Generator, *, narrowing: bool
 ) -> _RandomTree:
-    """Grow a tree level by level. If ``narrowing``, track the range of every column that each path has left."""
+    """Grow a tree level by level. If ``narrowing``, track the remaining range of every column on each path."""
     ordered = np.array([column.ordered for column in columns])
     n_codes = np.array([column.n_codes for column in columns])
     missing = np.array([-1 if column.missing_code is None else column.missing_code for column in columns])
@@ -159,7 +160,7 @@ def _grow_binary_tree(
 
     low = np.zeros((1, len(columns)), np.int32)  # codes low <= c < high remain, for ordered columns
     high = n_codes[None, :].astype(np.int32)
-    alive = np.ones((1, n_category_bits), bool)  # which categories remain, all columns side by side
+    alive = np.ones((1, n_category_bits), bool)  # mask of the remaining categories of all columns
     features, cuts, branches, tables = [], [], [], []
     lookup_length = 0
 
@@ -252,7 +253,7 @@ def _category_totals(alive: Bools, starts: Ints) -> Ints:
 
 
 def _column_mask(feature: Int32s, offsets: Ints, n_codes: Ints, n_bits: int) -> Bools:
-    """Return which category bits belong to the split column of each node."""
+    """Return a mask of the category bits that belong to the split column of each node."""
     bit = np.arange(n_bits)
     start = offsets[feature][:, None]
     return (bit >= start) & (bit < start + n_codes[feature][:, None])
@@ -271,7 +272,7 @@ def _draw_cuts(
 
 
 def _draw_subsets(alive: Bools, rng: np.random.Generator) -> Bools:
-    """Send each remaining category right with probability 1/2. Redraw until both sides have one."""
+    """Send each remaining category right with probability 1/2. Redraw until both sides have a category."""
     right = np.zeros_like(alive)
     pending = np.arange(len(alive))
     while len(pending):
