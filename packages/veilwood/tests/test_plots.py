@@ -185,7 +185,7 @@ def test_a_budget_adds_up() -> None:
     axes = plots.plot_budget(spent_ledger())
     ends = [(bar.get_x(), bar.get_width()) for bar in axes.patches]  # type: ignore[attr-defined]
     assert ends == [(0.0, 1.0), (1.0, 0.5)]
-    assert plots.caption(axes) == "2 releases spent epsilon 1.5 together, of a budget of epsilon 3."
+    assert plots.caption(axes) == "2 releases spent epsilon 1.5 in total, of a budget of epsilon 3."
     assert axes.get_title() == "flowers"
 
 
@@ -193,7 +193,9 @@ def test_what_is_not_private_is_told_and_not_added_up() -> None:
     ledger = vw.MemoryLedger()
     for epsilon in (1.0, math.inf):
         vw.RandomTreesClassifier(IRIS.schema, epsilon=epsilon, ledger=ledger).fit(IRIS.X, IRIS.y)
-    assert "spent epsilon 1 together, of no budget. 1 more are NOT PRIVATE" in plots.caption(plots.plot_budget(ledger))
+    assert "spent epsilon 1 in total, of no budget. Not drawn: 1 NOT PRIVATE" in plots.caption(
+        plots.plot_budget(ledger)
+    )
 
 
 def test_accuracy_is_drawn_and_told() -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private set intersection: owners of different columns find the rows that they have in common.
+"""Private set intersection: owners of different columns find their common rows.
 
-Every owner raises points of a group (ristretto255) to a secret power, its own and those of the others. Points that all
-owners have raised are equal if their ids are equal, and say nothing else about an id (Meadows 1986; Huberman, Franklin
-and Hogg 1999). Owners exchange files; the servers take no part (proofs/secure-alignment.md).
+Ids become points of a group (ristretto255). Every owner raises its own points and the other owners' points to a secret
+exponent. Points that all owners have raised are equal if their ids are equal, and reveal nothing else about an id
+(Meadows 1986; Huberman, Franklin and Hogg 1999). Owners exchange files; the servers take no part
+(proofs/secure-alignment.md).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _POINT_BYTES: Final = 32
 
 @dataclass(frozen=True)
 class BlindedIds:
-    """Points that stand for the ids of one owner, and the owners that have raised them to their secret power.
+    """Ids of one owner as points of a group, with the owners that have raised the points to their secret exponents.
 
     Attributes
     ----------
@@ -38,9 +39,9 @@ class BlindedIds:
     session : str
         Fingerprint of the task and name of the alignment: points of another session do not match.
     blinded_by : tuple of str
-        Owners whose power the points contain.
+        Owners that have raised the points to their secret exponents.
     points : tuple of bytes
-        The points, in an order that only ``owner`` knows.
+        Points, in an order that only ``owner`` knows.
     """
 
     owner: str
@@ -55,22 +56,22 @@ class BlindedIds:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Parse the output of ``to_bytes``; raise UnreadableError if a point is not one of the group."""
+        """Parse the output of ``to_bytes``; raise UnreadableError if a point is not in the group."""
         group = _load_group()
         try:
             fields: dict[str, Any] = read_json(data)
             points = tuple(bytes.fromhex(point) for point in fields["points"])
             found = cls(str(fields["owner"]), str(fields["session"]), tuple(map(str, fields["blinded_by"])), points)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise UnreadableError("this is not a file of blinded ids. Hint: see veilwood secure align-start.") from None
+            raise UnreadableError("this is not a file of blinded ids. Hint: run veilwood secure align-start.") from None
         valid = group.crypto_core_ristretto255_is_valid_point
         if not all(len(point) == _POINT_BYTES and any(point) and valid(point) for point in points):
-            raise UnreadableError(f"the blinded ids of {found.owner} hold something that is not a point of the group.")
+            raise UnreadableError(f"the blinded ids of {found.owner} contain a value that is not a point of the group.")
         return found
 
 
 class Alignment:
-    """One owner's part of a private set intersection.
+    """One owner's side of a private set intersection.
 
     Parameters
     ----------
@@ -79,7 +80,7 @@ class Alignment:
     owners : sequence of str
         All owners of the task.
     session : str
-        Fingerprint of the task and name of the alignment. A name is used once: it determines the power.
+        Fingerprint of the task and name of the alignment. Use a name only once: it determines the secret exponent.
     secret : bytes
         The owner's secret.
 
@@ -87,15 +88,15 @@ class Alignment:
     -----
     Guarantee
 
-    Towards another owner that follows the protocol, an owner reveals which of the other's ids it has, the number of its
-    ids, padding included, and nothing about the rest (proofs/secure-alignment.md, attacked by
+    To another owner that follows the protocol, an owner reveals only which of that owner's ids it has, and the number
+    of its own ids, padding included (proofs/secure-alignment.md, attacked by
     packages/veilwood-secure/tests/roles/test_alignment.py).
     """
 
     def __init__(self, owner: str, owners: Sequence[str], session: str, secret: bytes) -> None:
         self.owner, self.owners, self.session, self._group = owner, tuple(owners), session, _load_group()
         if owner not in self.owners or len(self.owners) < 2:
-            raise UseError(f"{owner} has nobody to align rows with. Hint: name at least two owners of columns.")
+            raise UseError(f"{owner} has no other owner to align rows with. Hint: name at least two owners of columns.")
         self._power = self._group.crypto_core_ristretto255_scalar_reduce(
             hmac.new(secret, f"alignment {session}".encode(), hashlib.sha512).digest()
         )
@@ -105,7 +106,7 @@ class Alignment:
         """Return this owner's ids as points, padded to a public number with points that match nothing."""
         texts = [str(each).strip() for each in ids]
         if any(count > 1 for count in Counter(texts).values()):
-            raise UseError("an id occurs twice. Hint: align one row per id.")
+            raise UseError("an id occurs more than once. Hint: align one row per id.")
         if pad_to is not None and pad_to < len(texts):
             raise UseError(f"{len(texts)} ids cannot be padded to {pad_to}. Hint: choose a larger public number.")
         points = [self._raise_point(self._hash_to_point(text)) for text in texts]
@@ -114,7 +115,7 @@ class Alignment:
         return BlindedIds(self.owner, self.session, (self.owner,), tuple(points[at] for at in order))
 
     def blind(self, others: BlindedIds) -> BlindedIds:
-        """Raise another owner's points to this owner's power, in the order in which they are."""
+        """Raise another owner's points to this owner's secret exponent, without changing their order."""
         if others.session != self.session or others.owner not in self.owners or self.owner in others.blinded_by:
             raise PartyError(
                 f"these ids of {others.owner} are of another alignment, or were blinded here already. "
@@ -125,7 +126,7 @@ class Alignment:
         return replace(others, blinded_by=(*others.blinded_by, self.owner), points=points)
 
     def finish(self, lists: Sequence[BlindedIds], n_ids: int) -> Ints:
-        """Return the indices of this owner's rows that all owners have, in an order common to all of them.
+        """Return the indices of this owner's rows that all owners have, in an order common to all owners.
 
         Parameters
         ----------
@@ -147,7 +148,7 @@ class Alignment:
         place_of = dict(zip(named[self.owner].points, order, strict=True))
         found = np.array([place_of[point] for point in sorted(common)], np.int64)
         if len(found) and found.max() >= n_ids:
-            raise PartyError("padding was matched: an owner did not keep to the protocol. Hint: use another name.")
+            raise PartyError("padding was matched: an owner did not follow the protocol. Hint: use a new name.")
         return found
 
     def _hash_to_point(self, text: str) -> bytes:
@@ -164,7 +165,7 @@ class Alignment:
 
 
 def _load_group() -> Any:
-    """Return the module with the group's operations; raise SetupError if it is not installed."""
+    """Return the module with the group operations; raise SetupError if it is not installed."""
     try:
         return importlib.import_module("rbcl")
     except ModuleNotFoundError:

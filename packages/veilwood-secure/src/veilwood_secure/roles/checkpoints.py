@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encrypted state of a server on disk: rows in shares, begun trainings, opened values, counters, and stored models.
+"""Encrypted state of a server on disk: rows in shares, training runs, opened values, counters and stored models.
 
-It survives a crash of the server. All files are encrypted under the operator's secret. The recovery itself is in
-``training``.
+The state survives a crash of the server. All files are encrypted under the operator's secret. Recovery is implemented
+in ``training``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SALT, _NONCE = 16, 12
 
 
 class EncryptedFolder:
-    """A folder of small encrypted files. The key is derived once.
+    """Folder of small encrypted files. The key is derived once.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class EncryptedFolder:
     secret : bytes
         Secret from which the key is derived (scrypt, with a salt per folder).
     owner : str
-        Party that the files belong to; files of another server do not open.
+        Party to which the files belong; files of another server cannot be opened.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class EncryptedFolder:
             left_over.unlink()
 
     def write_file(self, name: str, plaintext: bytes) -> None:
-        """Write a file atomically: a crash leaves the old or the new version."""
+        """Write a file atomically: after a crash, either the old or the new version is there."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         nonce = secrets.token_bytes(_NONCE)
@@ -115,7 +115,7 @@ class EncryptedFolder:
 
 
 class Checkpoint:
-    """The state of one task at one server, on disk.
+    """State of one task at one server, on disk.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class Checkpoint:
     task : str
         Name of the task.
     subject : str
-        Use of rows that the owners consent to. State on disk for another subject is deleted.
+        Use of rows to which the owners consent. State on disk for another subject is deleted.
 
     Notes
     -----
@@ -143,7 +143,7 @@ class Checkpoint:
         facts: dict[str, Any] = {} if data is None else read_json(data)
         self.counter: int = facts.get("counter", 0)
         self.heard: list[int] = facts.get("heard", [0, 0, 0])
-        self._heard_before = list(self.heard)  # by the previous process of this server
+        self._heard_before = list(self.heard)  # counters received by the previous process of this server
         self.parts: dict[str, dict[str, dict[str, Any]]] = facts.get("parts", {})
         self.attempt: dict[str, Any] | None = facts.get("attempt")
         self.intents: int = facts.get("intents", 0)
@@ -156,7 +156,7 @@ class Checkpoint:
         if not self.ticket:
             self.renew_ticket()
             self._write_state()
-        if data is not None and facts.get("subject") != subject:  # the charge of a begun training stays in the ledger
+        if data is not None and facts.get("subject") != subject:  # the ledger keeps the charge of a started run
             self.end_training()
             self.forget_rows()
             self.renew_ticket()
@@ -168,11 +168,11 @@ class Checkpoint:
         return not self.parts and self.attempt is None and not self.may_have_opened
 
     def renew_ticket(self) -> None:
-        """Draw the ticket of the next charge. Owners consent to a charge under the tickets of all three servers."""
+        """Draw this server's ticket for the next charge. Owners sign a charge under the tickets of all servers."""
         self.ticket = secrets.token_hex(8)
 
     def disagreeing_owners(self, party: int) -> list[str]:
-        """Return the owners that have not consented to the next charge, but to another one."""
+        """Return the owners that have not consented to the next charge, but to a different charge."""
         return [owner for owner, approval in self.approvals.items() if approval["tickets"][party] != self.ticket]
 
     def save(self) -> None:
@@ -187,14 +187,14 @@ class Checkpoint:
     def check_counters(self, counters: Sequence[Any], *, concurrent: bool = False) -> None:
         """Record the counters of all three servers. Raise PartyError if one is lower than before.
 
-        With ``concurrent`` uploads, counters may arrive out of order, so they are compared with those of the previous
-        process only. Trainings run one at a time and compare with all counters received.
+        With ``concurrent`` uploads, counters may arrive out of order, so they are compared only with counters that the
+        previous process received. Training runs happen one at a time and are compared with all counters received.
         """
         known = self._heard_before if concurrent else self.heard
         for party, count in enumerate(counters):
             if not isinstance(count, int) or count < known[party]:
                 raise PartyError(
-                    f"server {party} came back with older files of task {self._task!r} than it had. Hint: restore its "
+                    f"server {party} restarted with older files of task {self._task!r} than it had. Hint: restore its "
                     "newest files, or retire the task.",
                     party=f"server {party}",
                 )
@@ -205,14 +205,14 @@ class Checkpoint:
 
     @property
     def state_summary(self) -> tuple[int, bool, list[int]]:
-        """Summary sent to the other servers before an owner is admitted."""
+        """Summary of the state, sent to the other servers before an owner is admitted."""
         return self.counter, self.is_empty, self.heard
 
     def agree_on_state(self, summaries: Sequence[tuple[int, bool, list[int]]], party: int) -> None:
         """Compare the summaries of all three servers, as ``check_counters`` does.
 
-        If no server has state to resume from, none can be older. Each then continues from the highest counter that any
-        server received from it, so its earlier files stay older.
+        If no server has state to resume from, no state can be outdated. Each then continues from the highest counter
+        that any server received from it, so its earlier files stay older.
         """
         counters, empty, heard = zip(*summaries, strict=True)
         if not all(empty) or not self.is_empty:
@@ -225,7 +225,7 @@ class Checkpoint:
     # Rows
 
     def read_piece(self, owner: str, part: str, number: int) -> bytes | None:
-        """Return the shares of a piece of an owner's rows as received, or None."""
+        """Return the shares of a piece of an owner's rows as they were received, or None if they are not stored."""
         return self._folder.read_file(self._piece_path(owner, part, number))
 
     def write_piece(self, owner: str, part: str, number: int, data: bytes) -> None:
@@ -238,7 +238,7 @@ class Checkpoint:
         self._folder.remove_files(f"{self._task}/rows/{owner}/{part}")
 
     def forget_owner_rows(self, owner: str) -> None:
-        """Delete all rows of an owner, which must send them again."""
+        """Delete all rows of an owner; the owner must send its rows again."""
         self.parts.pop(owner, None)
         self._folder.remove_files(f"{self._task}/rows/{owner}")
 
@@ -250,23 +250,23 @@ class Checkpoint:
     def _piece_path(self, owner: str, part: str, number: int) -> str:
         return f"{self._task}/rows/{owner}/{part}/{number}"
 
-    # Trainings
+    # Training runs
 
     def begin_training(self, training: str, entry: int = 0) -> None:
-        """Record a training before it is charged; 0 stands for the entry that it will get in the ledger."""
+        """Record a training run before it is charged; 0 stands for its future entry in the ledger."""
         self.forget_openings()
         self.attempt = {"training": training, "entry": entry}
         self.save()
 
     def record_charge(self, entry: int) -> None:
-        """Record the entry of the present attempt in the ledger."""
+        """Record the ledger entry of the present attempt."""
         assert self.attempt is not None
         self.attempt["entry"] = entry
         self.ledger_entries = max(self.ledger_entries, entry)
         self.save()
 
     def end_training(self) -> None:
-        """Delete the record of a begun training."""
+        """Delete the record of the started training run."""
         self.forget_openings()
         self.attempt = None
 
@@ -278,12 +278,12 @@ class Checkpoint:
         self.opened, self.intents = [], 0
 
     def prepare_opening(self, number: int, name: str, parts: Sequence[RingArray]) -> None:
-        """Store the shares of a value before anything of it is sent, so that it can be opened again unchanged."""
+        """Store the shares of a value before any of them is sent, so that the same shares can be opened again."""
         data = write_arrays({"name": np.frombuffer(name.encode(), np.uint8), "first": parts[0], "second": parts[1]})
         self._folder.write_file(self._pending_path(number), data)
 
     def read_pending(self, number: int) -> PendingOpening | None:
-        """Return a prepared opening, or None."""
+        """Return a prepared opening, or None if there is none."""
         data = self._folder.read_file(self._pending_path(number))
         if data is None:
             return None
@@ -292,11 +292,11 @@ class Checkpoint:
 
     @property
     def may_have_opened(self) -> bool:
-        """Whether anything of the attempt can have been opened, which takes a prepared opening at every server."""
+        """Whether a value of the attempt may have been opened, which requires a prepared opening at every server."""
         return self.intents > 0 or self.read_pending(0) is not None
 
     def record_intent(self, number: int) -> None:
-        """Record that the parts of an opening leave this server: all three have prepared it."""
+        """Record that this server is about to send its shares of an opening: all three servers have prepared it."""
         self.intents = number + 1
         self.save()
         self._folder.remove_files(self._pending_path(number - 1))  # all three servers have its result
@@ -313,32 +313,32 @@ class Checkpoint:
 
 
 class PendingOpening(NamedTuple):
-    """Shares of a value that is being opened, and the name of the session in which they were computed."""
+    """Shares of a value that is being opened, with the name of the session in which they were computed."""
 
     name: str
     parts: tuple[RingArray, RingArray]
 
 
 class RecordedOpenings:
-    """Record of a training's openings at one server: no value is opened twice with different noise.
+    """Record of the openings of a training run at one server: no value is opened twice with different noise.
 
     Parameters
     ----------
     links : TlsLinks
         Links of the session.
     state : Checkpoint
-        Where openings are stored.
+        Checkpoint in which openings are stored.
     reopened : int or None
-        Number of the opening that an interrupted session may have shown to somebody: its stored shares are opened.
+        Number of the opening that a party may have seen in an interrupted session: its stored shares are opened.
 
     Notes
     -----
     Guarantee
 
-    Before a part of an opening leaves any server, all three have stored their shares of it. Values that an interrupted
-    training had opened are returned unchanged; one that may have been seen is opened again from the stored shares. The
-    noise drawn again for them is discarded in shares (proofs/secure-crash.md, attacked by
-    packages/veilwood-secure/tests/roles/test_server_crashes.py).
+    Before any server sends a share of an opening, all three servers have stored their shares of it. Values that an
+    interrupted training run opened are returned unchanged; a value that may have been seen is opened again from the
+    stored shares. Noise that the new run draws for these values is discarded in shares (proofs/secure-crash.md,
+    attacked by packages/veilwood-secure/tests/roles/test_server_crashes.py).
     """
 
     def __init__(self, links: TlsLinks, state: Checkpoint, reopened: int | None) -> None:
@@ -346,7 +346,7 @@ class RecordedOpenings:
         self._name = draw_name(links)
 
     def open(self, x: Shared, reveal: Callable[[Shared], Ints]) -> Ints:
-        """Open the integers, or return them if this opening is recorded."""
+        """Open the integers, or return the recorded result of this opening."""
         number, state, name = self._number, self._state, self._name
         self._number += 1
         if number < len(state.opened):
@@ -363,7 +363,7 @@ class RecordedOpenings:
         reports = exchange_values(self._links, [state.counter, number, name])
         state.check_counters([report[0] for report in reports])
         if any(report[1:] != [number, name] for report in reports):
-            raise PartyError("the servers do not open the same value. Hint: see the logs of all three servers.")
+            raise PartyError("the servers are not opening the same value. Hint: read the logs of all three servers.")
         state.record_intent(number)
         values = reveal(x)
         state.record_opening(values)
@@ -372,7 +372,7 @@ class RecordedOpenings:
 
 def _changed_shape_error(number: int) -> PartyError:
     return PartyError(
-        f"opening {number} has another shape than before. Hint: check that all parties run the same version."
+        f"opening {number} has a different shape than before. Hint: check that all parties run the same version."
     )
 
 
@@ -392,20 +392,20 @@ def sync_openings(links: TlsLinks, state: Checkpoint, counts: Sequence[int], int
             continue
         copies = [bytes(links.receive(other)) for other in sorted(links.channels)]
         if copies[0] != copies[1]:
-            raise PartyError("two servers report different openings. Hint: see the logs of all three servers.")
+            raise PartyError("two servers report different openings. Hint: read the logs of all three servers.")
         found = parse_arrays(copies[0])
         for number in range(len(state.opened), common):
             state.record_opening(found[str(number)].astype(np.int64))
-    state.opened = state.opened[:common]  # what one server alone has is opened again
+    state.opened = state.opened[:common]  # an opening that only one server has is opened again
     state.intents = max(state.intents, common)
     agree_on_facts(links, {"opened": _hash_openings(state.opened)})
     pending = state.read_pending(common)
     names = exchange_values(links, None if pending is None else pending.name)
     if all(count <= common for count in intents):
-        return None  # no part of it has left a server
+        return None  # no server has sent a share of it
     if names[0] is None or names.count(names[0]) != 3:
         raise PartyError(
-            "a value was being opened of which not all servers have their shares. Hint: restore the newest files, or "
+            "a value was being opened, but not all servers have their shares of it. Hint: restore the newest files, or "
             "retire the task."
         )
     return common
@@ -423,14 +423,14 @@ _MODEL_MAGIC: Final = b"VWSHARE1"
 
 @dataclass(frozen=True)
 class StoredModel:
-    """One server's part of a model: public facts, released arrays, and shares, which are uniform by themselves."""
+    """One server's data of a model: public facts, released arrays and shares, which alone are uniformly random."""
 
     facts: Mapping[str, Any]
     arrays: Mapping[str, AnyArray]
 
 
 class ModelStore:
-    """A folder of encrypted models.
+    """Folder of encrypted models.
 
     Parameters
     ----------
@@ -449,7 +449,7 @@ class ModelStore:
     def __init__(self, folder: Path, secret: bytes, owner: str) -> None:
         self._folder, self._secret, self._owner = folder, secret, owner
         folder.mkdir(parents=True, exist_ok=True)
-        for left_over in folder.glob(".*.part"):  # of an interrupted write: encrypted and unusable
+        for left_over in folder.glob(".*.part"):  # left by an interrupted write: encrypted and unusable
             left_over.unlink()
 
     def list_names(self) -> list[str]:

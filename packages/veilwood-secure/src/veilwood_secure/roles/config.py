@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration of a role: its name, the servers' addresses and the agreed training tasks; and setup of all roles.
+"""Configuration of a role (name, server addresses, agreed training tasks), and setup of all roles.
 
 Keys and certificates are created in ``identity``; the meaning of a task is defined by its program (``program``).
 """
@@ -37,7 +37,7 @@ from veilwood_secure.roles.identity import (
 CONFIG_FILE: Final = "config.json"
 TASKS_FILE: Final = "tasks.json"
 _SHARED_FIELDS: Final = ("servers", "tasks")
-"""Fields of the file that all parties share; the others belong to the operator of the role."""
+"""Fields of the file that all parties share; the other fields belong to the operator of the role."""
 SECRET_VARIABLE: Final = "VEILWOOD_SECRET"
 _PARTICIPANTS: Final[tuple[Role, ...]] = ("owner", "user")
 
@@ -55,10 +55,10 @@ class Task:
     epsilon : str
         Privacy loss of training: a decimal number or a fraction, stored exactly.
     owners : dict
-        Owners by name; all of them must contribute. The value is None if owners hold whole rows, or the columns that
-        an owner holds if owners hold columns of the same rows in the same order.
+        Owners by name, all of which must contribute. The value is None if owners hold whole rows. If owners hold
+        columns of the same rows in the same order, it lists the columns of the owner.
     users : tuple of str
-        Names of those who may query the trained model.
+        Names of the users who may query the trained model.
     protocol : str
         Name of the protocol; see ``program.PROTOCOLS``.
     settings : dict
@@ -137,7 +137,7 @@ class Task:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict of plain values for JSON."""
+        """Return the task as a dict of plain values for JSON."""
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
     @classmethod
@@ -147,7 +147,7 @@ class Task:
             return cls(**{**data, "users": tuple(data["users"]), "epsilon": str(data["epsilon"])})
         except (TypeError, KeyError, AttributeError) as error:
             raise SetupError(
-                f"a task of the configuration cannot be read ({error}). "
+                f"a task in the configuration cannot be read ({error}). "
                 "Hint: compare it with the output of veilwood secure setup."
             ) from None
 
@@ -164,8 +164,9 @@ class Address(NamedTuple):
 class Config:
     """Configuration of one role, from two files. Paths are relative to their folder.
 
-    ``tasks.json`` holds what all parties share: addresses and tasks. The authority writes it. ``config.json`` belongs
-    to the role's operator, and ``setup`` never writes it again: an added task cannot undo a revocation.
+    ``tasks.json`` contains the addresses and tasks that all parties share, and is written by the authority.
+    ``config.json`` belongs to the role's operator, and ``setup`` never overwrites it, so adding a task cannot undo a
+    revocation.
     """
 
     folder: Path
@@ -176,7 +177,7 @@ class Config:
     servers: tuple[Address, ...]
     """Addresses of the three servers."""
     tasks: tuple[Task, ...] = ()
-    """Tasks that this role takes part in."""
+    """Tasks in which this role takes part."""
     secret: str | None = None
     """File with the secret that decrypts key and models. If None: VEILWOOD_SECRET, or a prompt."""
     listen: str = "127.0.0.1"
@@ -188,7 +189,7 @@ class Config:
     refused: tuple[str, ...] = ()
     """Revoked parties (``"user analyst"``) or certificates (SHA-256 of the DER form in hexadecimal), for any task."""
     faulty: tuple[tuple[Any, str], ...] = ()
-    """Invalid tasks of the file, in raw form with the reason. They do not affect the other tasks."""
+    """Invalid tasks of the file, in raw form with the reason. Invalid tasks do not affect the other tasks."""
 
     @property
     def party_name(self) -> PartyName:
@@ -288,7 +289,7 @@ class Config:
 
     @property
     def modified_ns(self) -> tuple[int, int]:
-        """Times at which the two files were last changed."""
+        """Times at which the two configuration files were last changed."""
         own, shared = ((self.folder / name).stat().st_mtime_ns for name in (CONFIG_FILE, TASKS_FILE))
         return own, shared
 
@@ -310,7 +311,7 @@ class Config:
 
 
 def _parse_refusal(text: str) -> str:
-    """Parse an entry of "refused": a hash as tools print it, or a role and name. Raise ValueError for anything else."""
+    """Parse an entry of "refused": a certificate hash, or a role and a name. Raise ValueError for anything else."""
     if (digits := re.sub(r"[:\s]|-$", "", text).lower()) and re.fullmatch(r"[0-9a-f]{64}", digits):
         return digits
     role, _, name = text.partition(" ")
@@ -320,7 +321,7 @@ def _parse_refusal(text: str) -> str:
 
 
 def _parse_tasks(raw_tasks: Sequence[Any]) -> tuple[tuple[Task, ...], tuple[tuple[Any, str], ...]]:
-    """Parse the tasks of a file. An invalid one must not keep a server from serving the others."""
+    """Parse the tasks of a file. An invalid task must not prevent a server from serving the others."""
     tasks, faulty = [], []
     for raw in raw_tasks:
         try:
@@ -333,7 +334,7 @@ def _parse_tasks(raw_tasks: Sequence[Any]) -> tuple[tuple[Task, ...], tuple[tupl
 
 
 def default_task_name(schema: Schema) -> str:
-    """Return a task name derived from the schema's, valid in certificates and file names.
+    """Return a task name that is derived from the schema's name and valid in certificates and file names.
 
     Examples
     --------
@@ -356,9 +357,10 @@ def set_up_roles(
 ) -> list[Config]:
     """Create a folder for each role, or add a task and its participants to existing folders.
 
-    A role's folder holds its configuration, certificate and encrypted key. ``secrets/`` holds for each role the secret
-    that decrypts them; hand it over by another channel. Without ``keys``, each role draws its own key and requests a
-    certificate (``identity.request_certificate``). An added task uses the server addresses of the first.
+    A role's folder contains its configuration, certificate and encrypted key. ``secrets/`` contains the secret that
+    decrypts each role's key; hand it over by a separate channel. Without ``keys``, each role draws its own key and
+    requests a certificate (``identity.request_certificate``). An added task uses the server addresses of the first
+    task.
     """
     if (folder / "server-0" / CONFIG_FILE).exists():
         addresses = Config.load(folder / "server-0").servers
@@ -375,7 +377,7 @@ def set_up_roles(
         if (place / CONFIG_FILE).exists():
             config = Config.load(place)
             if any(known.name == task.name for known in config.tasks):
-                raise UseError(f"{place} has a task {task.name!r} already. Hint: choose another --name.")
+                raise UseError(f"{place} already has a task {task.name!r}. Hint: choose another --name.")
             config = replace(config, tasks=(*config.tasks, task))
             config.save_tasks()
         else:
@@ -396,7 +398,7 @@ def set_up_roles(
 
 
 def load_or_create_authority(folder: Path, name: str, roles: tuple[Role, ...]) -> Authority:
-    """Load an authority of this folder, or create it."""
+    """Load the authority in this folder, or create it."""
     place, secret = folder / "authorities", folder / "secrets" / f"authority-{name}.secret"
     place.mkdir(exist_ok=True)
     certificate, key = place / f"{name}.pem", place / f"{name}.key"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs whose trees stay in shares: hidden forests, private votes and binary trees.
 
-The protocols themselves are in ``veilwood_secure.protocols``; shares are sent and received in ``server``.
+The protocols are implemented in ``veilwood_secure.protocols``; shares are sent and received in ``server``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ REPORTED_FRACTIONS: Final = (1.0, 0.8, 0.6)
 
 
 class HiddenForest(program.OneHotRows):
-    """The default program: one or more trees that stay in shares and answer in shares."""
+    """Default program: one or more trees that stay in shares and answer queries in shares."""
 
     opens_values = False
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 1}
@@ -52,7 +52,7 @@ class HiddenForest(program.OneHotRows):
         )
 
     def find_unchecked(self) -> str | None:
-        """Return the exponential mechanism, the one reason for long words in a hidden tree."""
+        """Return the exponential mechanism if it is used: the only part of a hidden tree that needs long words."""
         return "exponential weights" if self.ring == np.uint64 else None
 
     # Servers
@@ -120,7 +120,7 @@ class HiddenForest(program.OneHotRows):
 
 
 class PrivateVotes(HiddenForest):
-    """Hidden exact trees on disjoint rows. Each answer is a noisy majority of their votes and has a privacy loss.
+    """Hidden trees without noise, on disjoint rows. Each answer is a noisy majority vote with a privacy loss.
 
     Notes
     -----
@@ -189,7 +189,7 @@ class PrivateVotes(HiddenForest):
 
 
 def vote_accuracy(n_trees: int, fraction_right: float, epsilon: Fraction, score_range: int, n_classes: int) -> float:
-    """Return the accuracy of a noisy majority if a fraction of trees is right and the others agree on one wrong class.
+    """Return the accuracy of a noisy majority if a fraction of trees is right and the others agree on a wrong class.
 
     >>> vote_accuracy(15, 1.0, Fraction(1, 10), 2, 2) < 0.8 < 0.95 < vote_accuracy(30, 1.0, Fraction(1, 4), 2, 2)
     True
@@ -212,7 +212,7 @@ def choose_n_trees(epsilon: Fraction, score_range: int, n_classes: int) -> int:
 
 
 def invalid_queries_error(user: str) -> PartyError:
-    """Return the one error for any fault in any query of a message, so that the error reveals nothing else."""
+    """Return the same error for any fault in any query of a message, so that the error reveals nothing else."""
     return PartyError(
         f"queries of user {user} do not fit the schema, or were changed on the way; none was answered. "
         "Hint: encode them by the schema of the task."
@@ -220,7 +220,7 @@ def invalid_queries_error(user: str) -> PartyError:
 
 
 class BinaryForest(HiddenForest):
-    """Hidden binary trees: a node splits on a threshold or on one value."""
+    """Program for hidden binary trees: a node splits on a threshold or on one value."""
 
     def _make_plan(self) -> hidden_forest.HiddenPlan:
         self._cuts = hidden_trees.CutCandidates.from_schema(self.schema)
@@ -244,7 +244,7 @@ class BinaryForest(HiddenForest):
         return {**super().row_shapes(owner, rows), "features": (sum(self._owner_sizes(owner)), rows)}
 
     def find_fault(self, engine: Engine, owner: str, shares: program.Shares) -> str | None:
-        """Check that features and classes are one-hot."""
+        """Check on shares that features and classes are one-hot."""
         if not _is_one_hot(engine, shares["features"], self._owner_sizes(owner)):
             return "features that are not one-hot"
         if "classes" in shares and not are_valid_classes(engine, shares["classes"], self.domain):
@@ -273,7 +273,7 @@ class BinaryForest(HiddenForest):
         rows: Mapping[str, program.Shares],
         owner_channels: program.OwnerChannels = program.NO_OWNERS,
     ) -> program.TrainingResult:
-        """Train the trees, all in the same rounds; nothing is opened."""
+        """Train all trees in the same communication rounds; nothing is opened."""
         records, recipe, n_trees = self.join_rows(engine, rows), self._planned.recipe, self._planned.n_trees
         tree_of_row = hidden_forest.assign_rows_to_trees(engine, records.n_rows, n_trees) if n_trees > 1 else None
 
@@ -316,7 +316,7 @@ class BinaryForest(HiddenForest):
 
 
 def _is_one_hot(engine: Engine, features: Shared, sizes: Any) -> bool:
-    """Whether every column of every row has exactly one value; reveals only the answer."""
+    """Return True if every column of every row has exactly one value. Reveals only the answer."""
     starts = np.cumsum([0, *sizes[:-1]])
     sums = features.map_parts(lambda part: np.add.reduceat(part, starts, axis=0, dtype=part.dtype)) - 1
     holds = engine.products_hold(features, features, features)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Identities: two certificate authorities, certificates that name a role, enrolment, and TLS settings.
 
-Messages over a connection are in ``transport``; the files of a role's identity are named in ``config``.
+Messages over a connection are in ``transport``; ``config`` names the files of a role's identity.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CLOCK_SKEW = timedelta(minutes=5)
 
 @dataclass(frozen=True)
 class PartyName:
-    """A role and the name of a party in it, as written into its certificate: ``north.owner.veilwood``.
+    """Role and name of a party, as written into its certificate: ``north.owner.veilwood``.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Identity:
 
 
 def generate_secret() -> bytes:
-    """Draw a secret that decrypts keys and stored models. Operators must store it apart from the machine's disk."""
+    """Draw a secret that decrypts keys and stored models. Operators must not store it on the machine's disk."""
     return secrets.token_hex(32).encode()
 
 
@@ -91,7 +91,7 @@ class Authority:
     roles : tuple of str
         Roles that this authority may sign.
     certificate, key
-        Of the authority itself; see ``create`` and ``load``.
+        Certificate and key of the authority itself; see ``create`` and ``load``.
     """
 
     def __init__(self, roles: tuple[Role, ...], certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
@@ -126,7 +126,7 @@ class Authority:
         return self._certificate.public_bytes(Encoding.PEM)
 
     def issue(self, name: PartyName, certificate: Path, key: Path, *, days: int = 365) -> Identity:
-        """Draw a key for a name and sign it. Return the files and the new secret that decrypts the key."""
+        """Draw a key for a name and sign a certificate. Return the files and the new secret that decrypts the key."""
         secret, own = generate_secret(), ec.generate_private_key(ec.SECP256R1())
         signed = self.sign(name, own.public_key(), days=days)
         certificate.write_bytes(signed)
@@ -155,10 +155,10 @@ class Authority:
 
 
 def tls_context(identity: Identity, trusted: Path, *, listens: bool) -> ssl.SSLContext:
-    """Return a TLS 1.3 context that requires a certificate of the peer, signed by the one authority in ``trusted``.
+    """Return a TLS 1.3 context that requires a peer certificate signed by the only authority in ``trusted``.
 
     A dialling side also checks the name in the certificate: pass ``PartyName(...).dns_name`` as ``server_hostname``.
-    A listening side reads it with ``peer_name``.
+    A listening side reads the name with ``peer_name``.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -172,13 +172,13 @@ def tls_context(identity: Identity, trusted: Path, *, listens: bool) -> ssl.SSLC
     except (OSError, ssl.SSLError) as error:
         raise SetupError(
             f"cannot use certificate {identity.certificate} with its key: {error.strerror or error}. "
-            "Hint: check that this is the secret that was made with them."
+            "Hint: check that the secret belongs to them."
         ) from None
     return context
 
 
 def peer_name(connection: ssl.SSLSocket) -> PartyName:
-    """Return the one name in the peer's certificate. Raise PartyError if it names no role."""
+    """Return the name in the peer's certificate. Raise PartyError if the certificate names no role."""
     certificate: Any = connection.getpeercert() or {}
     names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
     found = _PEER.fullmatch(names[0]) if len(names) == 1 else None
@@ -209,7 +209,7 @@ def is_signed(certificate: bytes, text: str, signature: object) -> bool:
 
 
 def certificate_dns_name(certificate: x509.Certificate) -> str:
-    """Return the names in a certificate, joined; there should be one."""
+    """Return the names in a certificate, joined; there should be exactly one."""
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return " ".join(found.get_values_for_type(x509.DNSName))
 
@@ -219,20 +219,20 @@ def read_private_key(path: Path, secret: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), secret)
     except ValueError:
-        raise SetupError(f"{path} does not open with this secret. Hint: use the secret of this role.") from None
+        raise SetupError(f"{path} cannot be decrypted with this secret. Hint: use the secret of this role.") from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key
 
 
 def write_private_file(path: Path, data: bytes) -> None:
-    """Write a file that is readable by its owner only, from its creation on."""
+    """Write a file that only its owner can read, from its creation on."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
 
 
 def encrypt_key(key: ec.EllipticCurvePrivateKey, secret: bytes) -> bytes:
-    """Return a private key as it is written: encrypted."""
+    """Return a private key in encrypted form, for a file."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(secret))
 
 
@@ -274,8 +274,8 @@ _NEW_KEY_FILE = "key.new.pem"
 def request_certificate(folder: Path, name: PartyName, secret: bytes | None = None) -> bytes:
     """Draw a key for a role in its own folder and return a certificate request for an authority to sign.
 
-    The key is encrypted under the role's secret. If none is given, one is drawn and written to ``secret`` in the
-    folder; move it elsewhere. An existing certificate stays in use until the new one is installed.
+    The key is encrypted under the role's secret. If no secret is given, a new one is drawn and written to ``secret`` in
+    the folder; move that file elsewhere. An existing certificate stays in use until the new one is installed.
 
     Examples
     --------
@@ -304,7 +304,7 @@ def request_certificate(folder: Path, name: PartyName, secret: bytes | None = No
 def sign_request(authority: Authority, request: bytes, name: PartyName, *, days: int = 365) -> bytes:
     """Sign a certificate request for a name that the authority's operator has verified; return the certificate.
 
-    Only the public key is taken from the request. The request must name that party and prove possession of the key.
+    Only the public key is taken from the request. The request must name the party and prove possession of the key.
     """
     try:
         read = x509.load_pem_x509_csr(request)
@@ -316,25 +316,25 @@ def sign_request(authority: Authority, request: bytes, name: PartyName, *, days:
         ) from None
     public = read.public_key()
     if not read.is_signature_valid or not isinstance(public, ec.EllipticCurvePublicKey):
-        raise UseError("the request is not signed by the key that it names. Hint: request a new one.")
+        raise UseError("the request is not signed by the key that it names. Hint: create a new request.")
     if requested_names != [name.dns_name]:
         raise UseError(f"the request is not for {name}. Hint: verify its origin before you sign it.")
     return authority.sign(name, public, days=days)
 
 
 def install_certificate(folder: Path, certificate: bytes, name: PartyName, secret: bytes | None = None) -> None:
-    """Install a certificate and the key it was requested for. A running server uses it for new connections."""
+    """Install a certificate and the key for which it was requested. A running server uses both for new connections."""
     secret = (folder / "secret").read_bytes().strip() if secret is None else secret
     new = folder / _NEW_KEY_FILE
     if not new.exists():
-        raise SetupError(f"{folder} waits for no certificate. Hint: run veilwood secure request first.")
+        raise SetupError(f"{folder} has no open certificate request. Hint: run veilwood secure request first.")
     try:
         read = x509.load_pem_x509_certificate(certificate)
     except ValueError:
         raise SetupError("this is not a certificate. Hint: pass the file that veilwood secure sign wrote.") from None
     if certificate_dns_name(read) != name.dns_name or read.public_key() != read_private_key(new, secret).public_key():
         raise SetupError(
-            f"the certificate is not the one that {name} asked for here. Hint: sign the present request.pem."
+            f"the certificate is not the one that {name} requested here. Hint: sign the current request.pem."
         )
     (folder / "certificate.new.pem").write_bytes(certificate)
     new.replace(folder / "key.pem")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that fit ordinary estimators: on sums that owners share, or on rows in shares.
+"""Programs that fit ordinary estimators to sums that owners secret-share, or to rows in shares.
 
-The protocols themselves are in ``veilwood_secure.protocols``; shares are sent and received in ``server``.
+The protocols are implemented in ``veilwood_secure.protocols``; shares are sent and received in ``server``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from veilwood_secure.roles.config import Task
 
 
 class JointForest(program.Program):
-    """An ordinary estimator: owners share sums over their rows, servers add noise, and opened values are released.
+    """Program for ordinary estimators: owners secret-share sums over their rows; servers add noise and open the sums.
 
     Forests that count rows once take one array of sums from each owner. Other estimators run several queries, and
     their owners stay online.
@@ -50,7 +50,7 @@ class JointForest(program.Program):
         self.task = task
         chosen = program.complete_settings(task, self.settings)
         name, requested = chosen["estimator"], chosen["noise_protocol"]
-        if self.is_checked:  # a part of dealt noise is what its server says it is
+        if self.is_checked:  # the noise that a server deals cannot be verified
             if requested == "dealt":
                 raise UseError(f"task {task.name!r}: checked servers do not deal noise. Hint: choose 'sampled'.")
             requested = "sampled"
@@ -69,7 +69,7 @@ class JointForest(program.Program):
                 f"task {task.name!r}: owners of columns cannot sum over rows. Hint: use protocol 'forest-on-shares'."
             )
         try:
-            if "ledger" in chosen["parameters"]:  # each owner would charge, or create, a file that the task names
+            if "ledger" in chosen["parameters"]:  # every owner would charge, or create, the file named by the task
                 raise UseError(
                     f"task {task.name!r}: a task names no ledger. Hint: name it in the configuration of each owner."
                 )
@@ -88,12 +88,12 @@ class JointForest(program.Program):
         self._n_sums = sum(math.prod(step.shape) for step in self.plan.steps)
 
     def find_unchecked(self) -> str | None:
-        """Return the estimators whose scores are quotients of numbers up to 2^58."""
+        """Return the scores of the estimator if they are quotients of numbers up to 2^58, which take too many bits."""
         name = type(self.estimator).__name__
         return f"the scores of {name}" if name.startswith(("Greedy", "Median")) else None
 
     def owner_schema(self, owner: str) -> Schema:
-        """Return the whole schema: owners hold whole rows."""
+        """Return the whole schema, since owners hold whole rows."""
         return self.task.public_schema
 
     def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[program.Arrays, int]:
@@ -105,15 +105,15 @@ class JointForest(program.Program):
         return {"sums": joint.compute_owner_sums(self.estimator, X, y)}, 1
 
     def row_shapes(self, owner: str, rows: int) -> program.Shapes:
-        """Return the shape of these sums; none for online owners, which send sums query by query."""
+        """Return the shape of an owner's sums; empty for online owners, which send sums query by query."""
         return {} if self.needs_online_owners else {"sums": (self._n_sums,)}
 
     def find_fault(self, engine: Engine, owner: str, shares: program.Shares) -> str | None:
-        """Return None: wrong sums harm the model but no other owner."""
+        """Return None: wrong sums harm the model, but do not affect the privacy of other owners."""
         return None
 
     def run_owner(self, X: Any, y: Any, channels: Sequence[OwnerChannel]) -> None:
-        """Answer queries at an owner until the training has ended."""
+        """Answer queries at an owner until the training run ends."""
         joint.run_owner(self.estimator, self.plan, X, y, channels)
 
     def train(
@@ -122,7 +122,7 @@ class JointForest(program.Program):
         rows: Mapping[str, program.Shares],
         owner_channels: program.OwnerChannels = program.NO_OWNERS,
     ) -> program.TrainingResult:
-        """Run the estimator's method on the owners' sums."""
+        """Run the estimator's method on the owners' shared sums."""
         if self.needs_online_owners:
             owners = joint.OnlineOwners(engine, owner_channels, self.estimator)
             source = joint.SharedSums.from_collector(engine, owners.collect_sums)
@@ -137,7 +137,7 @@ class JointForest(program.Program):
 
 
 class ForestOnShares(JointForest):
-    """PrivateForest on rows that owners share once, as whole rows or columns. Servers run its queries on shares."""
+    """Program for PrivateForest on rows or columns that owners secret-share once; servers run its queries on shares."""
 
     settings: ClassVar[Mapping[str, Any]] = {
         "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "noise_protocol": "sampled",
@@ -176,20 +176,20 @@ class ForestOnShares(JointForest):
                 raise UseError(f"owner {owner} holds the target {self.task.public_schema.target.name!r}. Hint: pass y.")
             target = encoding.encode_target(y)
             if len(target) != len(codes):
-                raise UseError("X and y have different numbers of rows. Hint: pass one target per row.")
+                raise UseError("X and y have different numbers of rows. Hint: pass one target value per row.")
             there = np.ones((1, len(target)), bool)
             planes = np.concatenate([circuits.binary_digits(target, self._target_digits), there])
             out["target"] = circuits.pack_bits(_pad_planes(planes, rows))
         return out, rows
 
     def row_shapes(self, owner: str, rows: int) -> program.Shapes:
-        """Return the shapes of these words."""
+        """Return the public shapes of an owner's packed rows."""
         words = -(-rows // circuits.WORD_BITS)
         out: program.Shapes = {"cells": (sum(self._digits[place] for place in self.task.feature_indices(owner)), words)}
         return out | ({"target": (self._target_digits + 1, words)} if self.task.holds_target(owner) else {})
 
     def find_fault(self, engine: Engine, owner: str, shares: program.Shares) -> str | None:
-        """Check that every bin and class exists in the schema."""
+        """Check on shares that every bin and class exists in the schema."""
         planes = circuits.decompose_bits(engine, shares["cells"])
         sizes = [self._columns[place].n_bins for place in self.task.feature_indices(owner)]
         parts = list(zip(self._split_columns(planes, owner), sizes, strict=True))
@@ -231,13 +231,13 @@ class ForestOnShares(JointForest):
         )
 
     def _split_columns(self, planes: Bits, owner: str) -> list[Bits]:
-        """Split planes into the digits of each of an owner's columns."""
+        """Split planes into the digits of each column of an owner."""
         ends = np.cumsum([self._digits[place] for place in self.task.feature_indices(owner)]).tolist()
         return [planes[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def padded_row_count(rows: int, pad_to: int | None) -> int:
-    """Return the number of rows that are shared, padded to a public number if one is given."""
+    """Return the number of shared rows, padded to a public number if one is given."""
     if rows == 0:
         raise UseError("there are no rows. Hint: pass at least one.")
     if pad_to is not None and pad_to < rows:

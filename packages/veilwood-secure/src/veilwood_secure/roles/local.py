@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three servers on this machine, for tests and examples, and the demonstration of all roles.
+"""Three local servers for tests and examples, and the demonstration of all roles.
 
 Servers are real processes with real certificates on the loopback address. One machine is one operator, so nothing is
 protected from it; docs/owners.md describes how to place real servers.
@@ -169,8 +169,8 @@ class LocalServers:
         tables : dict
             X and y by owner.
         noise_protocol : {"dealt", "sampled"}, optional
-            Each server adds a part of the noise, or all three sample it on shares. By default, dealt noise if it is
-            sufficient.
+            With "dealt", each server adds noise that it draws itself; with "sampled", all three sample the noise on
+            shares. By default, dealt noise if it is sufficient.
         """
         return _LocalParties(self, tables, noise_protocol)
 
@@ -263,7 +263,7 @@ N_QUERIES: Final = 400
 N_POOLED_FITS: Final = 3
 LYING_SERVER: Final = 1
 CHANGED_MESSAGE: Final = 100
-"""Message of the training in which the lying server of ``demo --lie`` changes one bit."""
+"""Number of the message in which the lying server of ``demo --lie`` changes one bit."""
 
 
 @dataclass(frozen=True)
@@ -278,7 +278,7 @@ class SecureDemoResult:
     certificate: PrivacyCertificate
     n_charges: int
     caught: str | None = None
-    """What stopped the training in which a server lied, if one did."""
+    """Error that stopped the training run in which a server lied, if any."""
 
 
 class _OneBitLinks:
@@ -288,14 +288,14 @@ class _OneBitLinks:
         self.party, self._links, self._sent = links.party, links, 0
 
     def send(self, to: int, data: Buffer) -> None:
-        """Send a message, or one that differs in a bit."""
+        """Send a message, with one bit changed in the selected message."""
         self._sent += 1
         if self._sent == CHANGED_MESSAGE:
             data = bytes(data[:-1]) + bytes([data[-1] ^ 1])
         self._links.send(to, data)
 
     def receive(self, sender: int) -> Buffer:
-        """Return the next message."""
+        """Return the next message from a server."""
         return self._links.receive(sender)
 
 
@@ -435,7 +435,7 @@ class _Demo:
 
 
 def run_demo(folder: Path | None = None, console: Console | None = None, *, lie: bool = False) -> SecureDemoResult:
-    """Run the demonstration and print it. Keep configurations and logs if a folder is given.
+    """Run and print the demonstration. Keep configurations and logs if a folder is given.
 
     With ``lie``, a server changes one bit of one message first.
     """

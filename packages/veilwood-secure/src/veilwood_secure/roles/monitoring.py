@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logging and monitoring of a server: JSON log lines, Prometheus metrics, liveness and readiness.
 
-The endpoint is served on the loopback address without a certificate. Nothing here depends on rows: no sizes, no
-durations.
+The endpoint is served on the loopback address without a certificate. Nothing here depends on rows: sizes and durations
+are not reported.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LogFormatter(JsonFormatter):
         )
 
     def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
-        """Keep the fields of a line. Libraries may attach others, such as file names and thread names."""
+        """Keep only the fields of a log line. Libraries may attach others, such as file and thread names."""
         log_data["level"] = log_data["level"].lower()
         return {name: log_data[name] for name in _LOG_FIELDS if name in log_data}
 
@@ -72,22 +72,22 @@ def configure_logging(party_name: PartyName, level: str = "info") -> None:
 
 
 class _SilentHandler(WSGIRequestHandler):
-    """Handler of one request of the monitoring system."""
+    """Handler of a request from the monitoring system that logs nothing."""
 
     timeout = 10.0  # a client that never finishes its request must not occupy a thread for ever
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: the log contains trainings and requests of parties only."""
+        """Ignore log messages of the HTTP server: the log contains only training runs and requests of parties."""
 
 
 class MonitoringMixin(Collector):
-    """The part of ``Server`` that its operator monitors.
+    """Mixin of ``Server`` with the metrics and health checks for its operator.
 
     Notes
     -----
     Guarantee
 
-    No metric depends on rows: requests, trainings and privacy losses are counted, but neither sizes nor durations
+    No metric depends on rows: requests, training runs and privacy losses are counted, but neither sizes nor durations
     (proofs/secure.md, attacked by packages/veilwood-secure/tests/roles/test_monitoring.py).
     """
 
@@ -107,7 +107,7 @@ class MonitoringMixin(Collector):
             registry=self._registry,
         )  # fmt: skip
         self._trainings = prometheus.Counter(
-            "veilwood_secure_trainings", "Trainings since the start, by outcome.", ["end"], registry=self._registry
+            "veilwood_secure_trainings", "Training runs since the start, by outcome.", ["end"], registry=self._registry
         )
         self._registry.register(self)
 
@@ -118,7 +118,7 @@ class MonitoringMixin(Collector):
         self._trainings.labels(outcome).inc()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the gauges, as they are now."""
+        """Yield the current values of the gauges."""
         phases = Counter({"waiting": 0, "training": 0, "trained": 0, "faulty": len(self._task_faults)})
         phases.update(state.phase for state in list(self._task_states.values()))
         ports = zip(("peers", "participants"), self._listeners, strict=False)
@@ -164,7 +164,7 @@ class MonitoringMixin(Collector):
         return [text.encode()]
 
     def _monitoring_page(self, path: str) -> tuple[str, str]:
-        """Return the status and text of a page."""
+        """Return the HTTP status and text of a page."""
         available, unavailable = "200 OK", "503 Service Unavailable"
         if path == "/metrics":
             return available, self.metrics_text()

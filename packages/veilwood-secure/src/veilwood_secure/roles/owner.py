@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An owner of rows: encodes and shares them, consents to charges, and waits for the trained model.
+"""Owner of rows: encodes and secret-shares them, consents to charges, and waits for the trained model.
 
-Rows leave this process as shares only. What servers compute on them is defined by the program of the task.
+Rows leave this process only as shares. The program of the task defines the servers' computation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ServerConnections:
     config : Config
         Configuration of the owner or user.
     task : Task
-        The task; servers reject the request if theirs of that name differs.
+        The task; servers reject the request if their task of that name differs.
     do : str
         Kind of request.
     **fields
@@ -97,7 +97,7 @@ class ServerConnections:
         return sent
 
     def send_parts(self, parts: Sequence[bytes]) -> None:
-        """Send each server its own part."""
+        """Send each server its own message."""
         for channel, part in zip(self.channels, parts, strict=True):
             channel.send(part)
 
@@ -116,12 +116,12 @@ class ServerConnections:
 _POLL_INTERVAL_S = 0.2
 _RETRY_DELAY_S = 0.5
 MAX_FAILED_ATTEMPTS: Final = 5
-"""Trainings that an online owner begins again although no party was lost."""
+"""Maximum number of training runs that an online owner restarts although no party was lost."""
 WAIT_TIMEOUT_S: Final = 24 * 3600.0  # a day: owners may contribute at different times
 
 
 class Owner:
-    """An owner of rows in one task.
+    """Owner of rows in one task.
 
     Parameters
     ----------
@@ -130,15 +130,15 @@ class Owner:
     task : str, optional
         Name of the task; required if there are several.
     ledger : Ledger or path, optional
-        Ledger of the uses of this owner's rows; by default ``ledger.db`` in its folder. Its budget, and that of
-        ``budgets/task-NAME.db`` next to it, is enforced here, whatever the servers allow.
+        Ledger of the uses of this owner's rows; by default ``ledger.db`` in its folder. The budgets of this ledger and
+        of ``budgets/task-NAME.db`` next to it are enforced here, independently of the servers.
 
     Notes
     -----
     Guarantee
 
     The loss is recorded in the owner's ledger before anything that depends on a row leaves this process. Servers charge
-    a training again only with the owner's consent (proofs/secure-crash.md, attacked by
+    for a training run again only with the owner's consent (proofs/secure-crash.md, attacked by
     packages/veilwood-secure/tests/roles/test_budgets.py).
     """
 
@@ -175,7 +175,7 @@ class Owner:
         patience: float = 60.0,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Share rows with the three servers, which check them piece by piece and reject invalid rows.
+        """Secret-share rows with the three servers, which check the rows piece by piece and reject invalid ones.
 
         Training begins when the last owner of the task has contributed. Until then, contributing a part again replaces
         it, so that no row counts twice; other parts are added. An interrupted upload of the same rows resumes where it
@@ -188,14 +188,14 @@ class Owner:
         y : array-like, optional
             The target, from the owner that holds it.
         pad_to : int, optional
-            Pad to this number of rows, to hide the real number from servers. Padding is not counted. Owners of columns
-            must agree on it.
+            Number of rows to pad to, to hide the real number from servers. Padding is not counted. Owners of columns
+            must agree on this number.
         part : str
             Name of these rows, if an owner contributes several times.
         more : bool
             Whether another part will follow. Training waits for it.
         patience : float
-            Seconds to wait for a server that is lost during the upload.
+            Seconds to wait for a server that disconnects during the upload.
         progress : callable, optional
             Called after each piece with the fraction of rows that has arrived.
         """
@@ -223,14 +223,14 @@ class Owner:
                 time.sleep(_RETRY_DELAY_S)
 
     def consent(self, *, may_charge: bool = True) -> dict[str, Any]:
-        """Charge this owner's ledger once per charge of the servers, and sign what may be trained for it.
+        """Charge this owner's ledger once per charge of the servers, and sign the agreed training run.
 
-        Servers train only what all owners have signed: task, plan, version, and the ticket of one charge. Unless
-        ``may_charge``, raise PartyError if the servers ask for another charge than before.
+        Servers train only if all owners have signed the task, plan, version and tickets of one charge. Raise PartyError
+        if the servers request another charge than before, unless ``may_charge`` is set.
         """
         statuses = self.status()
         if self.is_trained(statuses):
-            raise PartyError(f"task {self.task.name!r} is trained already. Hint: retire it first.")
+            raise PartyError(f"task {self.task.name!r} is already trained. Hint: retire it first.")
         tickets = [str(status["ticket"]) for status in statuses]
         key = self._find_charge(tickets)
         if key is None and not may_charge:
@@ -244,15 +244,15 @@ class Owner:
         return f"{self._program.plan.fingerprint()[:12]} {' '.join(tickets)}"
 
     def _find_charge(self, tickets: Sequence[str]) -> str | None:
-        """Return the key of an unsettled charge that covers what is released under these tickets, or None.
+        """Return the key of an unsettled charge that covers a release under these tickets, or None if there is none.
 
         Notes
         -----
         Guarantee
 
-        Whatever is opened needs two honest servers, and both draw new tickets after it. So if at most one ticket
-        differs from those of a charge, nothing has been opened under that charge: a server that names a new ticket
-        whenever it is asked does not drain this ledger (proofs/secure-crash.md, attacked by
+        Every opening needs two honest servers, and both draw new tickets afterwards. So if at most one ticket differs
+        from the tickets of a charge, nothing has been opened under that charge: a server that sends a new ticket with
+        every request cannot exhaust this ledger (proofs/secure-crash.md, attacked by
         packages/veilwood-secure/tests/roles/test_budgets.py).
         """
         for known in self._ledgers.unsettled_keys():
@@ -277,7 +277,7 @@ class Owner:
             call.receive_fields("accepted")
 
     def alignment(self, name: str) -> Alignment:
-        """Return this owner's part of an alignment of rows with the other owners of columns."""
+        """Return this owner's side of an alignment of rows with the other owners of columns."""
         if not self.task.is_vertical:
             raise UseError(f"owners of task {self.task.name!r} hold whole rows, which need no alignment.")
         session = f"{self.task.fingerprint()} {name}"
@@ -285,14 +285,14 @@ class Owner:
 
     @property
     def participates(self) -> bool:
-        """Whether this owner must stay online during training (``participate``), or contributes once."""
+        """Whether this owner must stay online during training (``participate``) instead of contributing once."""
         return self._program.needs_online_owners
 
     def participate(self, X: Any, y: Any = None, *, patience: float = WAIT_TIMEOUT_S) -> None:
         """Stay online until the model is trained, and answer queries with shares of sums over these rows.
 
-        The queries follow from the task and the values released so far. This owner derives them itself and answers
-        nothing else.
+        The queries follow from the task and the values released so far. This owner derives the queries itself and
+        answers no others.
 
         Parameters
         ----------
@@ -304,7 +304,7 @@ class Owner:
             Seconds to wait for the other owners.
         """
         if not self.participates:
-            raise UseError(f"task {self.task.name!r} takes rows once. Hint: call contribute.")
+            raise UseError(f"task {self.task.name!r} does not use online owners. Hint: call contribute.")
         until, failures = time.monotonic() + patience, 0
         self._has_begun = False
         while True:
@@ -312,23 +312,23 @@ class Owner:
                 if self._took_part():
                     return None
                 return self._participate_once(self._program, X, y, patience)
-            except LostError:  # a party that was lost may return; opened values do not change
+            except LostError:  # a lost party may return; opened values do not change
                 if time.monotonic() > until:
                     raise
-            except PartyError:  # such as a damaged message: servers keep what was opened
+            except PartyError:  # such as a damaged message: servers keep opened values
                 failures += 1
                 if not self._has_begun or failures > MAX_FAILED_ATTEMPTS:
                     raise
             time.sleep(_RETRY_DELAY_S)
 
     def _took_part(self) -> bool:
-        """Return True if a training that this owner has paid for, perhaps before it was killed, has ended."""
+        """Return True if a training run charged to this owner, perhaps before a crash, has ended with a model."""
         is_charged = bool(self._ledgers.unsettled_keys())
         return is_charged and self.is_trained(self.status())
 
     @staticmethod
     def is_trained(statuses: Sequence[Mapping[str, Any]]) -> bool:
-        """Return True if all three servers have a model of the same training."""
+        """Return True if all three servers have a model of the same training run."""
         first = statuses[0]["training"]
         return first is not None and all(status["training"] == first for status in statuses)
 
@@ -350,9 +350,9 @@ class Owner:
         self._commit_charges()
 
     def status(self) -> list[dict[str, Any]]:
-        """Return each server's status of the task: ``phase``, the owners ``missing``, the last ``failure``.
+        """Return each server's status of the task: ``phase``, ``missing`` owners, and the last ``failure``.
 
-        The charge of a finished training is committed in this owner's ledger.
+        The charge of a finished training run is committed in this owner's ledger.
         """
         statuses = self._request_status()
         if self.is_trained(statuses):
@@ -369,25 +369,25 @@ class Owner:
     def wait(self, seconds: float | None = None) -> PrivacyCertificate:
         """Wait until all three servers hold the trained model; return its certificate.
 
-        If an interrupted training must be charged again, this owner consents if its ledger has the budget.
+        If an interrupted training run must be charged again, this owner consents if its ledger has enough budget.
         """
         certificate = wait_until_trained(self.config, self._program, seconds, self._send_consent)
         self._commit_charges()
         return certificate
 
     def _send_consent(self) -> None:
-        """Consent to another charge, for rows that the servers have."""
+        """Consent to another charge for rows that the servers already have."""
         with ServerConnections(self.config, self.task, "agree", **self.consent()) as call:
             call.receive_fields("agreed")
             call.start()
 
     def _commit_charges(self) -> None:
-        """Commit what was reserved for the trained model."""
+        """Commit the charges reserved for the trained model."""
         for key in self._ledgers.unsettled_keys():
             self._ledgers.commit_all(key)
 
     def retire(self) -> None:
-        """Have the three servers delete the model. It cannot be queried afterwards."""
+        """Make all three servers delete the model, which cannot be queried afterwards."""
         with ServerConnections(self.config, self.task, "retire") as call:
             tickets = [server["ticket"] for server in call.receive_fields("retired", "ticket")]
         key = self._find_charge([str(ticket) for ticket in tickets])
@@ -400,8 +400,8 @@ def wait_until_trained(
 ) -> PrivacyCertificate:
     """Poll the servers until the model is trained; return its certificate.
 
-    Lost servers are waited for. ``renew_consent`` is called if an owner must agree to another charge. Raise PartyError
-    if training failed or ``seconds`` have passed.
+    The call waits for lost servers to return. ``renew_consent`` is called if an owner must agree to another charge.
+    Raise PartyError if training failed or ``seconds`` have passed.
     """
     until = time.monotonic() + (WAIT_TIMEOUT_S if seconds is None else seconds)
     while True:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of programs, their names in tasks, and the base class for one-hot rows.
+"""Interface of programs, their names in tasks, and the base class for one-hot rows.
 
 A program defines what each role does in a protocol. The programs are in ``hidden_programs``, ``joint_programs`` and
 ``public_programs``.
@@ -54,16 +54,16 @@ class TrainingResult:
 
 
 class Program(ABC):
-    """A protocol applied to a task. Everything except the arguments of ``encode_*`` is public or in shares."""
+    """Protocol applied to a task. Everything except the arguments of ``encode_*`` is public or in shares."""
 
     opens_values: ClassVar[bool]
     """Whether training opens anything. If not, an interrupted training has no privacy loss."""
     can_resume: ClassVar[bool] = False
-    """Whether every opening is a release of its own, so that an interrupted training can open the missing ones."""
+    """Whether every opening is a separate release, so that an interrupted training run can open the missing values."""
     ring: type[np.unsignedinteger[Any]]
     """The word type of shares."""
     checked_bits: ClassVar[int] = 32
-    """Counted bits of the 64-bit words in checked mode; all values of a training must fit."""
+    """Counted bits of the 64-bit words in checked mode; all values of a training run must fit."""
     settings: ClassVar[Mapping[str, Any]]
     """The settings of a task, with their defaults."""
 
@@ -73,14 +73,14 @@ class Program(ABC):
     shuffles_rows: bool = False
     """Whether owners send rows in a secret order, because the treatment of a row depends on its position."""
     not_private: str | None = None
-    """Why the program gives no guarantee, or None if it does."""
+    """Reason why the program gives no privacy guarantee, or None if it gives one."""
     plan: Plan
     participation: ServerParticipation
     """Role of the servers, on which the assumptions of the certificate depend."""
 
     @property
     def is_checked(self) -> bool:
-        """Whether the servers check one another, so that one that deviates is noticed."""
+        """Whether the servers check one another, so that a deviating server is detected."""
         return self.task.settings.get(SERVERS_SETTING) == "checked"
 
     @property
@@ -89,7 +89,7 @@ class Program(ABC):
         return np.uint32 if self.is_checked else self.ring
 
     def apply_common_settings(self) -> None:
-        """Apply the settings that all protocols have; raise UseError if the protocol cannot run with them."""
+        """Apply the settings shared by all protocols; raise UseError if this protocol cannot run with them."""
         alignment = self.task.settings.get(ALIGNMENT_SETTING, "position")
         if alignment not in ALIGNMENTS or (alignment == "intersection" and not self.task.is_vertical):
             raise UseError(
@@ -129,20 +129,20 @@ class Program(ABC):
 
     @abstractmethod
     def row_shapes(self, owner: str, rows: int) -> Shapes:
-        """Return the public shapes of these arrays. Servers reject any other."""
+        """Return the public shapes of the arrays that an owner shares. Servers reject any other shapes."""
 
     @abstractmethod
     def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
-        """Check consistent shares of an owner, on shares. Return a description of the fault, or None."""
+        """Check an owner's rows on consistent shares. Return a description of the fault, or None."""
 
     @abstractmethod
     def train(
         self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
     ) -> TrainingResult:
-        """Train on the rows of all owners. ``owner_channels`` reach the owners that are online."""
+        """Train on the rows of all owners. ``owner_channels`` are the channels to online owners."""
 
     def run_owner(self, X: Any, y: Any, channels: Sequence[OwnerChannel]) -> None:
-        """Answer queries at an owner until the training has ended, if owners stay online."""
+        """Answer queries at an online owner until the training run ends."""
         raise UseError(f"owners of task {self.task.name!r} leave after they shared their rows. Hint: call contribute.")
 
     def make_certificate(self, ledger: str, entry: int) -> PrivacyCertificate:
@@ -155,13 +155,13 @@ class Program(ABC):
         return f"veilwood: train {self.training_subject()}, {' '.join(tickets)}"
 
     def training_subject(self) -> str:
-        """Return the use of rows that owners consent to: the task, by one plan and one version of the code."""
+        """Return the use of rows to which owners consent: the task under one plan and one version of the code."""
         return f"task {self.task.fingerprint()} by plan {self.plan.fingerprint()} with {__version__}"
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
         """Raise PartyError if an owner's shares are inconsistent or not rows. Reveals nothing else.
 
-        The error has no ``party``: a server that deviates in the check would have the owner accused.
+        The error has no ``party``: otherwise a server that deviates during the check could incriminate the owner.
         """
         fault: str | None = "shares that do not fit together"
         if all([engine.is_consistent(share) for share in shares.values()]):
@@ -204,7 +204,7 @@ NOT_PRIVATE_GROUP: Final = "veilwood_secure.not_private"
 def program_for_task(task: Task) -> Program:
     """Return the program of a task's protocol; raise UseError if there is no such protocol.
 
-    Programs of other packages must declare that they are not private, so that none of them can claim a guarantee.
+    Programs of other packages must declare that they are not private, so that no such program can claim a guarantee.
     """
     if task.protocol in PROTOCOLS:
         module, name = PROTOCOLS[task.protocol]
@@ -221,9 +221,9 @@ def program_for_task(task: Task) -> Program:
 
 
 def with_checked_servers(task: Task) -> tuple[Task, str | None]:
-    """Return the task on checked servers, or the task itself and the reason why its protocol cannot run on them.
+    """Return the task on checked servers, or the unchanged task and the reason why its protocol cannot run on them.
 
-    A task that names its servers stays as it is.
+    A task with a ``servers`` setting is returned unchanged.
     """
     if SERVERS_SETTING in task.settings:
         return task, None
@@ -238,7 +238,7 @@ def with_checked_servers(task: Task) -> tuple[Task, str | None]:
 def complete_settings(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a task with defaults filled in; raise UseError if one is unknown.
 
-    ``servers`` and ``alignment`` are settings of every protocol, and not among them.
+    The result does not contain ``servers`` and ``alignment``, which are settings of every protocol.
     """
     given = {key: value for key, value in task.settings.items() if key not in COMMON_SETTINGS}
     for key in given:
@@ -258,7 +258,7 @@ class OneHotRows(Program):
     def __init__(self, task: Task) -> None:
         self.task, self.schema = task, task.public_schema
         self.domain = Domain.from_schema(self.schema)
-        self.shuffles_rows = not task.is_vertical  # owners of columns must keep to one order
+        self.shuffles_rows = not task.is_vertical  # owners of columns must send rows in the same order
         self.participation = ServerParticipation("sampled", "columns" if task.is_vertical else "rows")
 
     def owner_schema(self, owner: str) -> Schema:
@@ -300,7 +300,7 @@ class OneHotRows(Program):
         return out | ({"classes": (domain.n_classes, rows)} if self.task.holds_target(owner) else {})
 
     def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
-        """Check that features and classes are one-hot."""
+        """Check on shares that features and classes are one-hot."""
         if not records.are_one_hot(engine, shares["features"], self._owner_domain(owner)):
             return "features that are not one-hot"
         if "classes" in shares and not records.are_valid_classes(engine, shares["classes"], self.domain):

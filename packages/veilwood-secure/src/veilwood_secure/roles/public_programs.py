@@ -41,13 +41,13 @@ BUDGETS: Final = ("growing", "even")
 
 @dataclass(frozen=True)
 class PublicForest:
-    """A model of public trees. Predictions are free."""
+    """Model of public trees. Predictions spend no budget."""
 
     schema: Schema
     trees: Sequence[PlainTree]
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the class with the most votes of trees; ties go to the first class."""
+        """Return the class with the most votes; ties go to the first class."""
         codes = np.asarray(Encoding(self.schema, "bins").encode(X), np.int64)
         votes = np.zeros((len(codes), len(self.schema.classes)), np.int64)
         for tree in self.trees:
@@ -74,7 +74,7 @@ class PublicTrees(program.OneHotRows):
 
     @abstractmethod
     def _make_plan(self) -> Plan:
-        """Return the plan: what is opened, and its loss."""
+        """Return the plan of all openings, with the privacy loss."""
 
     @abstractmethod
     def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
@@ -124,7 +124,7 @@ class PublicTrees(program.OneHotRows):
 
 
 def _take_indices(numbers: Ints, count: int, bound: int) -> tuple[Ints, Ints]:
-    """Split off the first numbers, which must be indices below a bound."""
+    """Split off the first numbers of a list, which must be indices below a bound."""
     first = numbers[:count]
     if len(first) < count or first.min() < 0 or first.max() >= bound:
         raise PartyError("the released values do not match the trees of the task.")
@@ -132,7 +132,7 @@ def _take_indices(numbers: Ints, count: int, bound: int) -> tuple[Ints, Ints]:
 
 
 class NoisyPublicTrees(PublicTrees):
-    """CDP+PMPC-ID3: splits and labels are selected with noise and opened.
+    """CDP+PMPC-ID3: public trees whose splits and labels are selected with noise and opened.
 
     Notes
     -----
@@ -186,11 +186,11 @@ class NoisyPublicTrees(PublicTrees):
         )
 
     def find_unchecked(self) -> str | None:
-        """Return the exponential mechanism, whose weights times a uniform number take 60 bits."""
+        """Return the exponential mechanism if it is used: its weights times a uniform number take 60 bits."""
         return "exponential weights" if "exponential" in (self.options["splits"], self.options["leaves"]) else None
 
     def _split_budget(self) -> tuple[Fraction, ...]:
-        """Return the budgets of levels and leaves: those of hidden trees, or even ones, as published."""
+        """Return the budgets of levels and leaves, divided as for hidden trees or, as published, evenly."""
         return level_epsilons(self.task.exact_epsilon, self.depth, even=self.options["budget"] == "even")
 
     def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signed statements of servers: what was opened in a training, and what was answered to a user.
+"""Signed statements of servers about the opened values of a training run and the answers to a user.
 
-A server signs what it sends, so that it cannot deny it later. Two statements of one server about the same answer that
-differ convict it. One signed statement proves what a server said, not that it is right.
+A server signs its messages, so that it cannot deny them later. Two different statements of a server about the same
+answer prove misconduct. One signed statement proves only what a server sent, not that it is right.
 
-A statement about an answer has digests of shares. The user keeps the shares with it (`Receipt.messages`), so that
-anyone who has the authority's certificate can put the answer together from what the three servers signed.
+A statement about an answer contains digests of shares. The user stores the shares with it (`Receipt.messages`), so that
+anyone with the authority's certificate can reconstruct the answer from the signed shares of the three servers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def hash_messages(messages: Sequence[bytes | bytearray | memoryview]) -> str:
 
 
 def hash_released(released: Mapping[str, AnyArray]) -> str:
-    """Return a digest of the arrays that a training released, in the order in which users receive them."""
+    """Return a digest of the arrays that a training run released, in the order in which users receive them."""
     return hash_messages([np.ascontiguousarray(array, "<i8").tobytes() for array in released.values()])
 
 
@@ -53,7 +53,7 @@ def statement_text(kind: str, facts: Mapping[str, Any]) -> str:
 def answer_facts(
     party: int, training: str, session: str, number: int, query: Sequence[bytes], answer: bytes
 ) -> dict[str, Any]:
-    """Return the facts about an answer: which one, and digests of the shares that were received and sent."""
+    """Return the facts about an answer: its number, and digests of the received and sent shares."""
     return {
         "server": party,
         "training": training,
@@ -65,27 +65,27 @@ def answer_facts(
 
 
 def to_hex(certificate: bytes) -> str:
-    """Return a certificate in hexadecimal form, padded with spaces: its length is random by a byte or two."""
+    """Return a certificate in hexadecimal form, padded with spaces, since its length varies by a byte or two."""
     return certificate.hex().ljust(_HEX_WIDTH)
 
 
 @dataclass(frozen=True)
 class Receipt:
-    """A server's signature under a statement, with its certificate.
+    """Signed statement of a server, with the server's certificate.
 
     Attributes
     ----------
     kind : {"answer", "training"}
-        What the statement is about.
+        Subject of the statement.
     facts : dict
-        Of an answer: training, session, number of the answer in it, and digests of shares (``answer_facts``). Of a
-        training: its name and a digest of what it opened.
+        For an answer: training run, session, number of the answer in the session, and digests of shares
+        (``answer_facts``). For a training run: its name and a digest of the opened values.
     signature : str
         Signature of the server.
     certificate : str
         Certificate of the server, in hexadecimal DER form.
     messages : tuple of str
-        Shares of the query, then of the answer, in base64: what the digests of an answer are of.
+        Shares of the query, then of the answer, in base64; the digests of an answer refer to them.
     """
 
     kind: str
@@ -96,13 +96,13 @@ class Receipt:
 
     @classmethod
     def sign(cls, identity: Identity, kind: str, facts: Mapping[str, Any]) -> Receipt:
-        """Sign a statement as a server."""
+        """Return a receipt: a statement signed with a server's key."""
         certificate = x509.load_pem_x509_certificate(identity.certificate.read_bytes())
         signature = sign_text(identity, statement_text(kind, facts))
         return cls(kind, facts, signature, to_hex(certificate.public_bytes(Encoding.DER)))
 
     def verify(self, authority: bytes) -> PartyName:
-        """Return the server that signed. Raise UnreadableError unless the servers' authority certified it.
+        """Return the name of the signing server. Raise UnreadableError unless the servers' authority certified it.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class Receipt:
         return name
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a dict of plain values for JSON."""
+        """Return the receipt as a dict of plain values for JSON."""
         return asdict(self)
 
     @classmethod
@@ -141,7 +141,7 @@ class Receipt:
 
 
 def convicted_server(one: Receipt, other: Receipt, authority: bytes) -> PartyName | None:
-    """Return the server that signed two different answers to one question, or None."""
+    """Return the server that signed two different answers to the same query, or None."""
     same = all(one.facts.get(key) == other.facts.get(key) for key in ("server", "training", "session", "number"))
     if not same or one.kind != other.kind or dict(one.facts) == dict(other.facts):
         return None
@@ -152,12 +152,12 @@ def convicted_server(one: Receipt, other: Receipt, authority: bytes) -> PartyNam
 
 @dataclass(frozen=True)
 class SignedAnswers:
-    """A batch of queries and answers, reconstructed from shares that all three servers signed.
+    """Batch of queries and answers, reconstructed from shares that all three servers signed.
 
     Attributes
     ----------
     training : str
-        Name of the training that made the model.
+        Name of the training run that produced the model.
     queries : dict
         The encoded queries.
     answers : array
@@ -170,14 +170,14 @@ class SignedAnswers:
 
 
 def read_answers(found: Sequence[Receipt], program: HiddenForest, authority: bytes) -> list[SignedAnswers]:
-    """Verify the receipts of a user and return what was answered, batch by batch.
+    """Verify the receipts of a user and return the queries and answers, batch by batch.
 
     Raise UnreadableError if a signature is missing or wrong, or if shares do not fit together.
 
     Parameters
     ----------
     found : sequence of Receipt
-        Receipts as a user collects them: of servers 0, 1 and 2 for each batch.
+        Receipts as collected by a user: those of servers 0, 1 and 2 for each batch.
     program : HiddenForest
         Program of the task.
     authority : bytes
@@ -212,7 +212,7 @@ def _read_batch(batch: Sequence[Receipt], program: HiddenForest, authority: byte
 
 
 def check_training(claimed: Sequence[Any], training: str, opened: str, authority: bytes) -> list[Receipt]:
-    """Return the servers' statements about a training. Raise PartyError unless all three signed what it opened."""
+    """Return the servers' statements about a training run. Raise PartyError unless all signed the opened values."""
     found = []
     for party in range(3):
         try:
@@ -227,5 +227,5 @@ def check_training(claimed: Sequence[Any], training: str, opened: str, authority
 
 
 def training_facts(party: int, training: str, opened: str) -> dict[str, Any]:
-    """Return the facts about a training that a server signs."""
+    """Return the facts about a training run that a server signs."""
     return {"server": party, "training": training, "opened": opened}

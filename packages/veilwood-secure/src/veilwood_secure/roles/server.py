@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of the three servers: receives shares from owners, trains, stores its part of models, answers users in shares.
+"""One of the three servers: receives shares from owners, trains, stores its shares of models, answers users in shares.
 
 The computation is defined by programs (``program``). Training is in ``training``, connections are in ``transport``,
 sessions among the servers in ``sessions``.
@@ -43,7 +43,7 @@ SharePairs = dict[str, SharePair]
 
 
 class UserRequestsMixin:
-    """The part of ``Server`` that serves users."""
+    """Mixin of ``Server`` that serves users."""
 
     config: Config
     party: int
@@ -56,13 +56,13 @@ class UserRequestsMixin:
     def _receive_shares(
         self, channel: transport.Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]], size_error: PartyError
     ) -> tuple[SharePairs, list[bytes]]:
-        """Receive shares of public shapes, one message each. Return them, parsed and as they came.
+        """Receive shares of public shapes, one message each. Return the parsed shares and the raw messages.
 
-        Raise ``size_error`` if one has another length.
+        Raise ``size_error`` if a message has the wrong length.
         """
         sizes = [2 * np.dtype(ring).itemsize * math.prod(shape) for shape in shapes.values()]
         if max(sizes) > self.config.largest_message:
-            raise DomainTooLargeError("these are more rows than this server takes. Hint: send fewer rows at a time.")
+            raise DomainTooLargeError("the request has too many rows for this server. Hint: send fewer rows at a time.")
         channel.limit = self.config.largest_message
         channel.send_fields(send=list(shapes))
         try:
@@ -75,7 +75,7 @@ class UserRequestsMixin:
             raise size_error from None
 
     def _answer_queries(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
-        """Answer a user's queries, in order, until it leaves."""
+        """Answer a user's queries, in order, until the user disconnects."""
         model, program = self._require_model(task_state), task_state.program
         if not isinstance(program, HiddenForest):
             raise UseError(f"the model of task {task_state.task.name!r} is public. Hint: fetch it with User.model.")
@@ -122,7 +122,7 @@ class UserRequestsMixin:
     def _charge_answers(
         self, task_state: TaskState, model: StoredModel, links: transport.TlsLinks, cost: Loss | None, user: PartyName
     ) -> Reservation | None:
-        """Charge the loss of answers, if any, at all three servers or none, before noise is drawn."""
+        """Charge the loss of answers, if any, at all three servers or at none, before noise is drawn."""
         if cost is None:
             return None
         plan = task_state.program.plan
@@ -179,7 +179,7 @@ WATCH_INTERVAL_S: Final = 0.5
 
 
 class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
-    """A server, which runs until it is closed. ``start`` returns immediately.
+    """Server that runs until it is closed. ``start`` returns immediately.
 
     Parameters
     ----------
@@ -190,8 +190,9 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
     -----
     Guarantee
 
-    What a server sends, logs and stores does not depend on the number of rows an owner sent: it contains no count, no
-    length and no duration (proofs/secure.md, attacked by packages/veilwood-secure/tests/roles/test_outside.py).
+    The messages, logs and files of a server do not depend on the number of rows that an owner sent: they contain no
+    count, no length and no duration (proofs/secure.md, attacked by
+    packages/veilwood-secure/tests/roles/test_outside.py).
     """
 
     def __init__(self, config: Config) -> None:
@@ -243,7 +244,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                 )
             )
         log.info("%s listens on %s, ports %d and %d", config.party_name, config.listen, here.peers, here.participants)
-        for state in list(self._task_states.values()):  # trainings that were interrupted or about to begin
+        for state in list(self._task_states.values()):  # training runs that were interrupted or about to begin
             if state.complete_uploads:
                 self._begin_training(state)
         threading.Thread(target=self._watch_files, daemon=True).start()
@@ -278,7 +279,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         self._sessions.accept_peer(channel)
 
     def _reject_revoked(self, channel: transport.Channel) -> None:
-        """Raise PartyError if the peer or its certificate was revoked. Called in open sessions too."""
+        """Raise PartyError if the peer or its certificate was revoked. Open sessions call this, too."""
         self._reload_config()
         if str(channel.peer) in self._revoked:
             raise PartyError(f"{channel.peer} was revoked.", party=str(channel.peer))
@@ -312,7 +313,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             state = TaskState(task, program, Checkpoint(self._checkpoint_folder, task.name, program.training_subject()))
             if task.name in self._model_store.list_names():
                 stored = self._model_store.load(task.name)
-                if stored.facts.get("task") == task.fingerprint():  # not of another task with this name
+                if stored.facts.get("task") == task.fingerprint():  # delete the state of another task with this name
                     state.model = stored
             self._settle_interrupted(state)
         except Exception as error:
@@ -322,7 +323,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             self._task_states[task.name] = state
 
     def _find_task(self, name: object, fingerprint: object) -> TaskState:
-        """Return the state of a task. Raise PartyError if the task of that name differs at this server."""
+        """Return the state of a task. Raise PartyError if this server's task of that name differs."""
         self._reload_config()
         state = self._task_states.get(str(name))
         if str(name) in self._task_faults and state is None:
@@ -452,7 +453,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                         task_state.checkpoint.drop_part(owner, part)
                     # A concurrent upload of this part becomes invalid.
                     task_state.checkpoint.parts.setdefault(owner, {})[part] = entry
-                    self._drop_attempt(task_state)  # it was a training on other rows
+                    self._drop_attempt(task_state)  # the failure belongs to a training run on other rows
                     task_state.checkpoint.save()
             engine = program.make_engine(links)
             try:
@@ -469,7 +470,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                 raise
             self._accept_upload(channel, task_state, links, part, entry)
         log.info("%s: accepted the shares of owner %s", task.name, owner)
-        self._begin_training(task_state)  # first, because the owner may be gone while its rows are here
+        self._begin_training(task_state)  # first, because the owner may disconnect although its rows have arrived
         channel.send_fields(accepted=True)
 
     def _accept_upload(
@@ -480,9 +481,9 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         part: str,
         upload_entry: dict[str, Any],
     ) -> None:
-        """Accept a part if all three servers have it, with each piece from the same session.
+        """Accept a part of an owner's rows if all three servers have it, with each piece from the same session.
 
-        Until then its owner counts as missing, so no training begins with rows that only some servers have.
+        Until then its owner counts as missing, so no training run begins with rows that only some servers have.
         """
         agree_on_facts(links, {"accepted": upload_entry["upload"]})
         reports, owner = exchange_values(links, list(upload_entry["held"])), channel.peer.name
@@ -543,7 +544,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         channel.send_fields(piece=number)
 
     def _store_approval(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
-        """Store an owner's signature under what is to be trained. Raise PartyError if it is missing or invalid."""
+        """Store an owner's signature on the training run. Raise PartyError if the signature is missing or invalid."""
         listed = fields.get("tickets")
         tickets = [str(ticket) for ticket in listed] if isinstance(listed, list) else []
         if len(tickets) != 3 or not is_signed(
@@ -568,7 +569,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             ]
 
     def _receive_consent(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
-        """Receive an owner's consent to another charge, for rows that are here."""
+        """Receive an owner's consent to another charge, for rows that this server already has."""
         with task_state.lock:
             task_state.reject_if_training()
             self._store_approval(channel, task_state, fields)
@@ -585,7 +586,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
     ) -> str:
         """Agree with the other servers to admit an owner, and delete a model that not all of them have.
 
-        Return a session name that the servers draw, so that no owner can use one name for two sessions.
+        Return a session name drawn by the servers, so that no owner can use one name for two sessions.
         """
         held = task_state.model.facts["training"] if task_state.model else None
         agree_on_facts(links, facts)
@@ -593,15 +594,15 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         with task_state.lock:
             task_state.checkpoint.agree_on_state([report[1] for report in reports], self.party)
         if held is not None and all(report[0] == held for report in reports):
-            with suppress(PartyError):  # every server raises its own error, not one of another server
+            with suppress(PartyError):  # every server raises its own error, not the error of another server
                 agree_on_facts(links, {"trained": held})
-            raise UseError(f"task {task_state.task.name!r} is trained already. Hint: retire it first.")
+            raise UseError(f"task {task_state.task.name!r} is already trained. Hint: retire it first.")
         with task_state.lock:
             task_state.reject_if_training()
             task_state.failure = None
             if (
                 task_state.model is not None
-            ):  # of a training that did not end at all three servers, so it cannot be queried
+            ):  # model of a training run that did not end at all three servers, so it cannot be queried
                 self._discard_model(task_state)
         return name
 
@@ -617,7 +618,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                 f"{channel.peer} plans another training. Hint: check that all parties run the same version.",
                 party=str(channel.peer),
             )
-        if task_state.is_training:  # on connections that this owner has lost: that training ends soon
+        if task_state.is_training:  # that training run uses lost connections of this owner and ends soon
             raise transport.LostError(f"{here} still trains {task_state.task.name!r}.", party=here)
         self._store_approval(channel, task_state, fields)
         channel.limit = self.config.largest_message
@@ -644,7 +645,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                     continue
                 if task_state.owner_channels.get(owner) is not channel:
                     raise transport.LostError(f"{channel.peer} opened another connection.", party=str(channel.peer))
-                if channel.has_input:  # owners send nothing unasked: the connection was closed
+                if channel.has_input:  # owners send only answers: the connection was closed
                     del task_state.owner_channels[owner], task_state.online_sessions[owner]
                     raise transport.LostError(f"{channel.peer} has left.", party=str(channel.peer))
         with task_state.lock:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions among the three servers: set-up of their channels, agreement on common facts, and ledgers of a task.
+"""Sessions among the three servers: set-up of channels, agreement on common facts, and ledgers of a task.
 
-The content of a session is defined in ``server`` and ``training``.
+The messages of a session are defined in ``server`` and ``training``.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from veilwood_secure.roles.program import Program
 from veilwood_secure.roles.transport import Channel, LostError, TlsLinks, dial_server
 
 BUDGETS_FOLDER: Final = "budgets"
-"""Folder of a role whose ledgers ``task-NAME.db`` and ``owner-NAME.db`` limit one task or one owner."""
+"""Folder of a role with ledgers that limit one task (``task-NAME.db``) or one owner (``owner-NAME.db``)."""
 
 
 def role_ledger(folder: Path) -> SQLiteLedger:
-    """Open the ledger of a role. If missing, create one without a budget."""
+    """Open the ledger of a role. If it is missing, create a ledger without a budget."""
     return SQLiteLedger(folder / "ledger.db")
 
 
 class TaskLedgers:
-    """The ledgers that one role charges for one task.
+    """Ledgers that one role charges for one task.
 
     Parameters
     ----------
@@ -46,14 +46,14 @@ class TaskLedgers:
     ledger : Ledger
         The role's own ledger, which records all of its tasks.
     owners : sequence of str
-        Owners whose budgets this role tracks too: at a server, the task's owners.
+        Owners whose budgets this role also tracks: at a server, the task's owners.
 
     Notes
     -----
     Guarantee
 
-    A training is charged to all of them or none, before anything of it is opened, and once per key. If one of them
-    rejects the charge, the training does not run (proofs/secure-crash.md, attacked by
+    A training run is charged to all ledgers or to none, before any of its values is opened, and once per key. If a
+    ledger rejects the charge, the training run does not start (proofs/secure-crash.md, attacked by
     packages/veilwood-secure/tests/roles/test_budgets.py).
     """
 
@@ -68,7 +68,7 @@ class TaskLedgers:
         return [SQLiteLedger(path) for path in self._sub_ledger_paths if path.exists()]
 
     def reserve_all(self, key: str) -> Reservation:
-        """Reserve a training in all ledgers, the role's own last, and return that reservation."""
+        """Reserve a training run in all ledgers, the role's own last, and return the reservation in that ledger."""
         program, reservations = self._program, []
         try:
             for ledger in [*self.sub_ledgers, self._role_ledger]:
@@ -91,12 +91,12 @@ class TaskLedgers:
         return reservations[-1]
 
     def commit_all(self, key: str) -> None:
-        """Commit a charge, of which something was opened."""
+        """Commit a charge under which a value was opened."""
         for ledger, entry in self._reserved_entries(key):
             Reservation(ledger, entry.id).commit()
 
     def cancel_all(self, key: str) -> None:
-        """Cancel a charge, of which nothing was opened."""
+        """Cancel a charge under which nothing was opened."""
         for ledger, entry in self._reserved_entries(key):
             Reservation(ledger, entry.id).cancel()
 
@@ -124,7 +124,7 @@ class TaskLedgers:
 
 
 def entry_label(task: Task) -> str:
-    """Return the label of a training in a ledger."""
+    """Return the label of a training run in a ledger."""
     return f"secure training of {task.name} ({task.fingerprint()[:12]})"
 
 
@@ -134,14 +134,14 @@ def purpose_of(task: Task) -> Purpose:
 
 
 SESSION_TIMEOUT_S: Final = 15.0
-"""Seconds that a server waits for another to join a session."""
+"""Seconds that a server waits for another server to join a session."""
 
 
 class SessionBroker:
-    """Connects the three servers for each session.
+    """Broker that connects the three servers for each session.
 
-    A session has a random name. Server 0 dials servers 1 and 2, server 1 dials server 2. A server that is dialled holds
-    the channel until the thread that serves the session takes it.
+    A session has a random name. Server 0 dials servers 1 and 2, server 1 dials server 2. A dialled server stores the
+    channel until the thread that serves the session takes it.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class SessionBroker:
     context : ssl.SSLContext
         TLS settings for connections to other servers.
     on_invite : callable
-        Called with task and session, in a thread of its own, if server 0 begins a session that no thread here awaits.
+        Called with task and session, in a new thread, if server 0 begins a session for which no thread here waits.
     """
 
     def __init__(self, config: Config, context: ssl.SSLContext, on_invite: Callable[[str, str], None]) -> None:
@@ -191,7 +191,7 @@ class SessionBroker:
         name = name or secrets.token_hex(16)
         links = TlsLinks(self._party, {})
         try:
-            for other in range(3):  # servers before this one dial it, those after it are dialled
+            for other in range(3):  # lower servers dial this one, which dials higher ones
                 if other < self._party:
                     links.add_channel(other, self._take_channel(name, other))
                 elif other > self._party:
@@ -218,7 +218,7 @@ class SessionBroker:
 
 
 def exchange_values(links: TlsLinks, value: Any) -> list[Any]:
-    """Send a value to both other servers. Return the values of all three, by server."""
+    """Send a value to both other servers. Return the values of all three servers."""
     own = json.dumps(value).encode()
     others = sorted(links.channels)
     for other in others:
@@ -231,9 +231,9 @@ def exchange_values(links: TlsLinks, value: Any) -> list[Any]:
 
 
 def agree_on_facts(links: TlsLinks, facts: Mapping[str, Any]) -> None:
-    """Raise PartyError unless all three servers hold the same facts.
+    """Raise PartyError unless all three servers have the same facts.
 
-    Nobody is named: a server that differs may be the one that was lied to.
+    The error names no server: a server with different facts may have received false ones.
     """
     reports = exchange_values(links, facts)
     own = reports[links.party]
@@ -246,7 +246,7 @@ def agree_on_facts(links: TlsLinks, facts: Mapping[str, Any]) -> None:
 
 
 def draw_name(links: TlsLinks) -> str:
-    """Return a random name that all three servers have drawn together, so that none of them can choose it."""
+    """Return a random name drawn jointly by all three servers, so that no server can choose it."""
     drawn = exchange_values(links, secrets.token_hex(16))
     name = hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:16]
     agree_on_facts(links, {"name": name})

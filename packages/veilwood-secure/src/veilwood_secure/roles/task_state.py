@@ -21,11 +21,11 @@ from veilwood_secure.roles.transport import Channel
 from veilwood_secure.roles.uploads import join_pieces, max_rows_per_piece, piece_row_counts, split_piece
 
 MAX_BYTES_ON_DISK: Final = 1 << 36
-"""Largest size of the shares of one owner's rows, in bytes, over all parts."""
+"""Maximum size of the shares of one owner's rows, in bytes, over all parts."""
 MAX_PARTS: Final = 1000
-"""Largest number of parts of one owner's rows."""
+"""Maximum number of parts of one owner's rows."""
 MAX_ROWS: Final = 1 << 26
-"""Largest number of rows of all owners with 32-bit words: scores plus planned noise stay below 2^31."""
+"""Maximum number of rows of all owners with 32-bit words: scores plus planned noise then stay below 2^31."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class TaskState:
 
     @property
     def complete_uploads(self) -> dict[str, tuple[str, int]]:
-        """Complete uploads by owner: their names, and the number of rows, which the servers see."""
+        """Return the complete uploads by owner, with the number of rows, which the servers see."""
         if self.program.needs_online_owners:
             return dict(self.online_sessions)
         complete = {}
@@ -91,7 +91,7 @@ class TaskState:
         return "trained" if self.model else "waiting"
 
     def accept_all_rows(self) -> None:
-        """Mark all rows as accepted, after the three servers have confirmed that they hold the same."""
+        """Mark all rows as accepted, after the three servers have confirmed that they hold the same rows."""
         with self.lock:
             for parts in self.checkpoint.parts.values():
                 for part in parts.values():
@@ -102,11 +102,11 @@ class TaskState:
         return len(part["held"]) == len(piece_row_counts(self.program, owner, part["rows"]))
 
     def reject_duplicate_rows(self, owner: str, part: str, upload: str) -> None:
-        """Raise UseError if an owner sends the same rows under two names, since they would count twice."""
+        """Raise UseError if an owner sends the same rows under two part names, since they would count twice."""
         for name, other in self.checkpoint.parts.get(owner, {}).items():
             if name != part and other["upload"] == upload:
                 raise UseError(
-                    f"these rows are there already, as part {name!r}. "
+                    f"these rows were already sent as part {name!r}. "
                     "Hint: send each row in one part, and combine small tables with identical rows into one part."
                 )
 
@@ -122,7 +122,7 @@ class TaskState:
     def reject_too_many_rows(self, owner: str, part: str, rows: int) -> None:
         """Raise DomainTooLargeError, before any row is read, if rows exceed the disk limit or the range of words.
 
-        Every owner has a fixed quota, whatever others sent, so the error reveals nothing about them.
+        Every owner has a fixed quota that does not depend on other owners, so the error reveals nothing about them.
         """
         own, word = self.checkpoint.parts.get(owner, {}), np.dtype(self.program.ring).itemsize
         total = rows + sum(one["rows"] for name, one in own.items() if name != part)
@@ -133,7 +133,7 @@ class TaskState:
             or len({*own, part}) > MAX_PARTS
             or ((word == 4 or self.program.is_checked) and total > max_rows)
         ):
-            raise DomainTooLargeError("these are more rows, or parts, than this server takes. Hint: send fewer.")
+            raise DomainTooLargeError("the upload has too many rows or parts. Hint: send fewer.")
 
     def reject_length_mismatch(self, owner: str, part: str, rows: int) -> None:
         """Raise PartyError if owners of columns send different numbers of rows.
@@ -143,13 +143,13 @@ class TaskState:
         for other, parts in self.checkpoint.parts.items():
             if self.task.is_vertical and other != owner and part in parts and parts[part]["rows"] != rows:
                 raise PartyError(
-                    f"owner {owner} sent another number of rows than owner {other}. Hint: owners of columns send "
+                    f"owner {owner} sent a different number of rows from owner {other}. Hint: owners of columns send "
                     "the same rows in the same order.",
                     party=f"owner {owner}",
                 )
 
     def reject_part_mismatch(self) -> None:
-        """Raise PartyError if owners of columns send different parts, or in another order."""
+        """Raise PartyError if owners of columns send different parts, or the same parts in a different order."""
         orders = {owner: list(parts) for owner, parts in self.checkpoint.parts.items()}
         if self.task.is_vertical and len({tuple(order) for order in orders.values()}) > 1:
             raise PartyError(

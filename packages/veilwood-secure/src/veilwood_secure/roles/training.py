@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training at one of the three servers: charging, running the program, and retrying after a server was lost.
+"""Training runs at one of the three servers: charging, running the program, and retrying after a lost connection.
 
-Training begins when the rows of all owners are present. The computation is defined by the program (``program``); state
-that survives a crash is in ``checkpoints``.
+A training run begins when the rows of all owners are present. The computation is defined by the program (``program``);
+state that survives a crash is in ``checkpoints``.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from veilwood_secure.roles.transport import LostError, TlsLinks
 log = logging.getLogger("veilwood.secure")
 
 RETRY_DELAYS_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Seconds between attempts of a training that lost a server; the last value is repeated."""
+"""Seconds between attempts of a training run that lost a server; the last value is repeated."""
 
 
 class MissingConsentError(UseError):
-    """Owners have not agreed to be charged for the training that would begin now."""
+    """Some owners have not consented to the charge of the next training run."""
 
     def __init__(self, owners: list[str]) -> None:
         super().__init__(
-            "the training was interrupted while a value was being opened, so it must be charged again. Hint: "
+            "the training run was interrupted while a value was being opened, so it must be charged again. Hint: "
             f"ask {', '.join(owners)} to consent: run veilwood secure owner again, or let it wait."
         )
         self.owners = owners
 
 
 class IncompleteUploadError(UseError):
-    """The servers do not hold the same rows of some owners, whose uploads were interrupted."""
+    """The three servers do not have the same rows of some owners, whose uploads were interrupted."""
 
     def __init__(self, owners: list[str]) -> None:
-        super().__init__(f"not all servers have the rows of {', '.join(owners)}. Hint: wait until they are sent again.")
+        super().__init__(f"not all servers have the rows of {', '.join(owners)}. Hint: wait until these owners resend.")
         self.owners = owners
 
 
 class TrainingMixin:
-    """The part of ``Server`` that trains."""
+    """Mixin of ``Server`` that trains models."""
 
     config: Config
     party: int
     retry_timeout: float = 3600.0
-    """Seconds during which a training that lost a server is retried."""
+    """Seconds during which a training run that lost a server is retried."""
     _model_store: ModelStore
     _ledger: SQLiteLedger
     _sessions: sessions.SessionBroker
@@ -64,11 +64,11 @@ class TrainingMixin:
     _closed: threading.Event
 
     def _count_training(self, outcome: str) -> None:
-        """Count a training; implemented by ``MonitoringMixin``."""
+        """Add a finished training run to the metrics; implemented by ``MonitoringMixin``."""
         raise NotImplementedError
 
     def _settle_interrupted(self, task_state: TaskState) -> None:
-        """Settle reservations that a crash interrupted. A charge with a stored model is committed."""
+        """Settle reservations left by a crash. A charge with a stored model is committed."""
         model_entry = task_state.model.facts["entry"] if task_state.model else None
         attempt = task_state.checkpoint.attempt["training"] if task_state.checkpoint.attempt else None
         ledgers = self._task_ledgers(task_state)
@@ -76,7 +76,7 @@ class TrainingMixin:
         recorded = self._ledger.entries_for(SECURE_TRAINING, task_state.task.name)
         if last and not any(entry.id == last for entry in recorded):
             raise UseError(
-                f"the ledger of server {self.party} is older than its trainings of {task_state.task.name!r}. "
+                f"the ledger of server {self.party} is older than its training runs of {task_state.task.name!r}. "
                 "Hint: restore the newest ledger.db."
             )
         for entry in ledgers.own_entries():
@@ -93,7 +93,7 @@ class TrainingMixin:
         return sessions.TaskLedgers(self.config.folder, task_state.program, self._ledger, tuple(task_state.task.owners))
 
     def _refund_charge(self, task_state: TaskState, ledgers: sessions.TaskLedgers, key: str) -> None:
-        """Cancel the charge of a training that left no model, unless the program opens values.
+        """Cancel the charge of a training run that left no model, unless the program opens values.
 
         Notes
         -----
@@ -107,13 +107,13 @@ class TrainingMixin:
             ledgers.cancel_all(key)
 
     def _join_training(self, task: str, session: str) -> None:
-        """Join a training that server 0 begins."""
+        """Join a training run that server 0 begins."""
         state = self._task_states.get(task)
         if state is not None:
             self._train_once(state, session)
 
     def _begin_training(self, task_state: TaskState) -> None:
-        """Begin a training in a thread, if this is server 0 and all rows are present."""
+        """Begin a training run in a thread, if this is server 0 and all rows are present."""
         with task_state.lock:
             ready = (
                 self.party == 0
@@ -126,7 +126,7 @@ class TrainingMixin:
             threading.Thread(target=self._train_with_retries, args=(task_state,), daemon=True).start()
 
     def _train_with_retries(self, task_state: TaskState) -> None:
-        """Train, and retry while a server is lost. With online owners, training begins again when they reconnect."""
+        """Train, and retry while a server is lost. With online owners, the run starts again when they reconnect."""
         deadline, delays = time.monotonic() + self.retry_timeout, iter(RETRY_DELAYS_S)
         while True:
             self._train_once(task_state, None)
@@ -149,7 +149,7 @@ class TrainingMixin:
                 task_state.lost_party = None
 
     def _train_once(self, task_state: TaskState, session: str | None) -> None:
-        """Train with the other servers. Afterwards all three have a stored part, or none has a usable one."""
+        """Train once with the other servers. Afterwards either all three servers have stored the model, or none has."""
         with task_state.lock:
             if session is not None and task_state.is_training:
                 raise LostError(
@@ -170,7 +170,7 @@ class TrainingMixin:
         except Exception as error:
             self._record_failure(task_state, error)
         except BaseException:
-            release_owners = False  # this server ends: its disk stays unchanged
+            release_owners = False  # this server stops: its disk stays unchanged
             raise
         finally:
             with task_state.lock:
@@ -181,9 +181,9 @@ class TrainingMixin:
                 task_state.training_ended = threading.Event()
 
     def _record_failure(self, task_state: TaskState, error: Exception) -> None:
-        """Record a failed training.
+        """Record a failed training run.
 
-        Rows and checkpoint are kept for a retry if a party was lost, or if openings can be resumed; else deleted.
+        Rows and checkpoint are kept for a retry if a party was lost or openings can be resumed, and deleted otherwise.
         """
         with task_state.lock:
             known = isinstance(error, VeilwoodError) and not isinstance(error, FileError)
@@ -209,7 +209,7 @@ class TrainingMixin:
                 return
             self._discard_model(task_state)
             if task_state.program.can_resume and (task_state.checkpoint.attempt or {}).get("entry"):
-                return  # what was opened is paid for: owners that come again go on from there
+                return  # opened values are charged already: returning owners continue from there
             self._drop_attempt(task_state)
             task_state.clear_rows()
             task_state.checkpoint.save()
@@ -239,7 +239,7 @@ class TrainingMixin:
         task_state.reject_part_mismatch()
         unsigned = [owner for owner in task.owners if owner not in state.approvals]
         if unsigned:
-            raise UseError(f"{', '.join(unsigned)} did not sign what is to be trained. Hint: contribute again.")
+            raise UseError(f"{', '.join(unsigned)} did not sign this training run. Hint: contribute again.")
         reopened = self._charge_once(task_state, links, reports)
         sessions.agree_on_facts(links, {"reserved": True})
         assert state.attempt is not None
@@ -255,7 +255,7 @@ class TrainingMixin:
         self._task_ledgers(task_state).commit_all(state.attempt["training"])
 
     def _charge_once(self, task_state: TaskState, links: TlsLinks, reports: list[list[Any]]) -> int | None:
-        """Reserve the loss, unless a charged training resumes, of which every opening is known or can be repeated.
+        """Reserve the loss, unless a charged training run resumes whose openings are all known or can be repeated.
 
         Return the number of an opening that must be opened again from its stored shares, or None.
 
@@ -263,9 +263,9 @@ class TrainingMixin:
         -----
         Guarantee
 
-        A training resumes only with all values that were opened, unchanged. A value that may have been seen is opened
-        again from the same shares. Where neither is possible, because one selection takes several openings, a training
-        of which something may have been opened is charged again (proofs/secure-crash.md, attacked by
+        A training run resumes only with all opened values unchanged. A value that may have been seen is opened again
+        from the same shares. If neither is possible, because one selection takes several openings, a training run of
+        which a value may have been opened is charged again (proofs/secure-crash.md, attacked by
         packages/veilwood-secure/tests/roles/test_server_crashes.py). Nothing is charged without the consent of every
         owner, under the ticket of this charge (attacked by packages/veilwood-secure/tests/roles/test_budgets.py).
         """
@@ -285,14 +285,14 @@ class TrainingMixin:
                 sessions.agree_on_facts(links, {"disagree": sorted(disagree)})
             raise MissingConsentError(sorted(disagree))
         training = sessions.draw_name(links)
-        state.begin_training(training)  # before the charge, which a crash may leave behind
+        state.begin_training(training)  # recorded before the charge, which a crash may leave in the ledger
         state.record_charge(self._task_ledgers(task_state).reserve_all(training).id)
         return None
 
     def _drop_attempt(self, task_state: TaskState) -> None:
-        """Drop a training that has begun. Its charge is cancelled if nothing of it can have been opened.
+        """Drop a started training run. Its charge is cancelled if no value can have been opened.
 
-        Otherwise owners must consent again before the next training.
+        Otherwise owners must consent again before the next training run.
         """
         state = task_state.checkpoint
         if state.attempt is not None:
@@ -303,7 +303,7 @@ class TrainingMixin:
         state.end_training()
 
     def _run_program(self, task_state: TaskState, engine: ReplicatedEngine) -> TrainingResult:
-        """Run the program on all rows. Its errors may reveal the number of rows and are not sent to others."""
+        """Run the program on all rows. Its errors may reveal the number of rows and are not sent to other parties."""
         rows = task_state.load_shares(engine, self.party)
         try:
             for channel in task_state.owner_channels.values():
@@ -319,7 +319,7 @@ class TrainingMixin:
     def _build_stored_model(
         self, task_state: TaskState, links: TlsLinks, engine: ReplicatedEngine, outcome: TrainingResult, entry: int
     ) -> StoredModel:
-        """Return this server's part of a trained model, under a name common to all three servers."""
+        """Return this server's data of a trained model, under a name common to all three servers."""
         training = sessions.draw_name(links)
         statement = task_state.program.make_certificate(f"server {self.party}, {self._ledger.name}", entry)
         facts: dict[str, Any] = {"training": training, "entry": entry, "statement": statement.to_dict()}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Message transport between authenticated parties: framed bytes over mutual TLS, with limits and timeouts.
 
-Errors name the party at fault. The content of messages is defined in ``server``, ``owner`` and ``user``. Nothing
-received is ever unpickled. Connections of a server are accepted by ``Listener``, with limits per party.
+Errors name the party at fault. The content of messages is defined in ``server``, ``owner`` and ``user``. Received data
+is never unpickled. ``Listener`` accepts the connections of a server, with limits per party.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger("veilwood.secure.transport")
 Buffer = bytes | bytearray | memoryview
 
 MAX_FIRST_MESSAGE: Final = 1 << 16
-"""Largest message, in bytes, before the request of a connection is known."""
+"""Maximum size of a message, in bytes, before the request of a connection is known."""
 _HEADER: Final = struct.Struct("!BIQ")  # kind, number of the message, length
 _DATA, _FAILURE, _WAITING = 0, 1, 2
 _TLS_RECORD_BYTES: Final = 1 << 14  # largest TLS record: its write succeeds or is retried unchanged
@@ -42,7 +42,7 @@ _MAX_UNREAD: Final = 16  # unrequested messages of a participant; two are usual
 
 
 class LostError(PartyError):
-    """A party is gone or silent, without a protocol violation. A retry may succeed."""
+    """A party disconnected or is silent, without a protocol violation. A retry may succeed."""
 
 
 class _TimedOut(LostError):
@@ -53,7 +53,7 @@ class _TimedOut(LostError):
 
 
 class ReceiveQuota:
-    """Quota of bytes being received or unread at one port: a total for all parties, a quarter of it for each."""
+    """Quota of bytes being received or unread at one port: a total, and a quarter of it per party."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -65,21 +65,21 @@ class ReceiveQuota:
         with self._lock:
             if self._taken[party_name] + count > self._max_bytes // 4:
                 raise PartyError(
-                    f"{party_name} sends more at once than one party may. Hint: send less at a time.",
+                    f"{party_name} sent more data at once than one party may send. Hint: send less at a time.",
                     party=str(party_name),
                 )
             if self._taken.total() + count > self._max_bytes:
-                raise PartyError("this server receives as much as it can hold. Hint: try again later.")
+                raise PartyError("this server is receiving as much data as it can hold. Hint: try again later.")
             self._taken[party_name] += count
 
     def free_memory(self, party_name: PartyName, count: int) -> None:
-        """Release the memory of a message that was read or lost."""
+        """Return the memory of a message that was read or lost to the quota."""
         with self._lock:
             self._taken[party_name] -= count
 
 
 class Channel:
-    """Complete messages to and from one authenticated party.
+    """Channel for complete messages to and from one authenticated party.
 
     A channel is used by one thread. It also reads while it waits to write, so two parties that send each other more
     than the network buffers do not deadlock.
@@ -115,7 +115,7 @@ class Channel:
         exchange_until([self], self, lambda: not self._outgoing)
 
     def receive(self, watched: Sequence[Channel] = (), time_limit: float | None = None) -> bytearray:
-        """Return the next message. Raise the failure of a ``watched`` channel if that comes first.
+        """Return the next message. Raise the failure of a ``watched`` channel if it occurs first.
 
         With ``time_limit``, the complete message must arrive within that many seconds.
         """
@@ -124,7 +124,7 @@ class Channel:
         return self._pop_message()
 
     def receive_large(self, length: int) -> bytearray:
-        """Return a message of about this length, which must arrive at a minimum speed."""
+        """Return the next message, of about this length, which must arrive at a minimum speed."""
         return self.receive(time_limit=self.timeout + length / _MIN_BYTES_PER_S)
 
     def send_fields(self, **fields: Any) -> None:
@@ -151,7 +151,7 @@ class Channel:
         if isinstance(error, FileError):
             text = "it cannot write to its disk. Hint: its operator finds the path in the log."
         fields = {"message": text, "party": getattr(error, "party", None), "lost": isinstance(error, LostError)}
-        if not isinstance(error, PartyError):  # a fault of its own, such as a budget or a full disk
+        if not isinstance(error, PartyError):  # a fault of this party, such as an exhausted budget or a full disk
             fields["party"] = "self"
         with suppress(PartyError, OSError):
             self._queue_frame(_FAILURE, json.dumps(fields).encode()[:MAX_FIRST_MESSAGE])
@@ -267,13 +267,13 @@ class Channel:
         self._filled, self._in_header = 0, not self._in_header
 
     def _pop_message(self) -> bytearray:
-        """Return the oldest message and release its quota."""
+        """Return the oldest message and free its quota."""
         message = self._incoming.popleft()
         self._release_quota(len(message))
         return message
 
     def _release_quota(self, count: int) -> None:
-        """Release the quota of a message that was read or discarded."""
+        """Free the quota of a message that was read or discarded."""
         if self._quota is not None and count > MAX_FIRST_MESSAGE:
             self._quota.free_memory(self.peer, count)
 
@@ -298,7 +298,7 @@ class Channel:
 
 
 def to_printable(text: str) -> str:
-    """Replace characters of a foreign text that must not reach a log or terminal."""
+    """Replace characters of a received text that must not reach a log or terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -359,9 +359,9 @@ class TlsLinks:
         return list(self.channels.values())
 
     def wait_for_input(self, participant: Channel, seconds: float) -> bool:
-        """Wait for input of an owner or user. Return False if it left; raise LostError if a server did.
+        """Wait for input from an owner or user. Return False if it disconnected; raise LostError if a server did.
 
-        If another server already waits for this one, the participant has reached that server and gets less time.
+        If another server already waits for this server, the participant has reached the former and gets less time.
         """
         deadline = time.monotonic() + seconds
         while not participant.has_input:
@@ -388,8 +388,8 @@ class TlsLinks:
     def receive(self, sender: int) -> bytearray:
         """Return the next message of a server.
 
-        A server that times out sends the others the name of the server it waits for, and waits a moment longer. If
-        that server is waiting too, the one at the end of the chain is blamed.
+        A server that times out sends the name of the awaited server to the others, and waits a moment longer. If the
+        awaited server is waiting too, the error names the server at the end of the chain.
         """
         channel = self.channels[sender]
         try:
@@ -479,7 +479,7 @@ _MAX_RESERVED: Final = 150  # reserved connections of all parties
 
 
 class _PendingConnections:
-    """Connections before authentication. If there are too many, the host with the most loses its oldest."""
+    """Connections before authentication. If there are too many, the host with the most connections loses its oldest."""
 
     def __init__(self, max_pending: int) -> None:
         self._max_pending = max_pending
@@ -504,7 +504,7 @@ class _PendingConnections:
 
 
 class _PartyConnections:
-    """Open connections by party: a limit per party, a common limit, and a reserve per party."""
+    """Open connections by party, with a limit per party, a common limit, and a reserve per party."""
 
     def __init__(self, max_connections: int, max_per_party: int) -> None:
         self._max_connections, self._max_per_party = max_connections, max_per_party
@@ -541,7 +541,7 @@ class _PartyConnections:
 
 
 class Listener:
-    """Accepts connections on one address and serves each, once authenticated, in a thread of its own.
+    """Listener that accepts connections on one address and serves each authenticated connection in its own thread.
 
     Parameters
     ----------
@@ -554,7 +554,7 @@ class Listener:
     on_connection : callable
         Called with each connection, which it must close.
     max_per_party : int
-        Largest number of open connections of one party.
+        Maximum number of open connections of one party.
     max_incoming_bytes : int, optional
         Quota of bytes being received or unread, from all parties together.
     """

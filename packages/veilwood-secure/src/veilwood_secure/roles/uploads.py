@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uploads of rows in pieces: two shares of a piece are expanded from seeds (PRSS), and one is sent.
+"""Uploads of rows in pieces: two shares of a piece are expanded from seeds (PRSS), and the third is sent.
 
 Pieces are sent in ``owner``, received in ``server`` and stored in ``checkpoints``.
 """
@@ -31,7 +31,7 @@ Ring = type[np.unsignedinteger[Any]]
 
 
 class Piece(NamedTuple):
-    """The next piece of an upload: its part, the entry of the part, the session, its number and its shapes."""
+    """Next piece of an upload: its part, the entry of the part, the session, the piece's number and its shapes."""
 
     part: str
     upload_entry: dict[str, Any]
@@ -58,7 +58,7 @@ def piece_row_counts(program: Program, owner: str, rows: int) -> list[int]:
 
 
 class UploadPieces:
-    """An owner's table in pieces, which are encoded on demand.
+    """Owner's table in pieces that are encoded on demand.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class UploadPieces:
             return
         assert n_rows is not None
         if y is not None and len(y) != n_rows:
-            raise UseError(f"X and y have {n_rows} and {len(y)} rows. Hint: pass equal, positive numbers of rows.")
+            raise UseError(f"X has {n_rows} rows and y has {len(y)}. Hint: pass equal, positive numbers of rows.")
         if pad_to is not None and pad_to < n_rows:
             raise UseError(f"{n_rows} rows cannot be padded to {pad_to}. Hint: choose a larger public number.")
         self._n_real_rows, self.n_rows = n_rows, pad_to or n_rows
@@ -154,7 +154,7 @@ class UploadPieces:
         return {name: np.zeros(shape, some[name].dtype) for name, shape in shapes.items()}
 
     def upload_token(self, secret: bytes, about: str) -> str:
-        """Return a name of this upload: a keyed hash of the rows, which reveals nothing without the secret."""
+        """Return the name of an upload: a keyed hash of the rows, which reveals nothing without the secret."""
         digest = hmac.new(secret, about.encode(), hashlib.sha256)
         for number in range(len(self.row_counts)):
             for name, array in self._ordered_piece(number).items():
@@ -187,7 +187,7 @@ def _take_rows(table: Any, places: slice | Ints) -> Any:
 
 
 def seeded_shares(array: AnyArray, ring: Ring) -> list[bytes]:
-    """Split an array for three servers: parts 0 and 1 are expanded from seeds, and only part 2 is sent.
+    """Split an array for three servers: shares 0 and 1 are expanded from seeds, and only share 2 is sent.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def seeded_shares(array: AnyArray, ring: Ring) -> list[bytes]:
 
 
 def share_size(party: int, shape: tuple[int, ...], ring: Ring) -> int:
-    """Return the number of bytes that a server receives of an array."""
+    """Return the number of bytes that a server receives for an array."""
     return 2 * _SEED if party == 0 else _SEED + math.prod(shape) * np.dtype(ring).itemsize
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user of a trained model: shares its queries with the servers and reconstructs the answers.
+"""User of a trained model: secret-shares its queries with the servers and reconstructs the answers.
 
-No server sees a query or an answer. What servers compute is defined by the program of the task.
+No server sees a query or an answer. The program of the task defines the servers' computation.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from veilwood_secure.roles.public_programs import PublicTrees
 
 
 class User:
-    """A user of a trained model, which may be public or stay in shares at the three servers.
+    """User of a trained model, which may be public or stay in shares at the three servers.
 
-    The first prediction opens a session with the servers, which later ones reuse. ``close``, or leaving the ``with``
-    block, ends it.
+    The first prediction opens a session with the servers, which later predictions reuse. ``close``, or leaving the
+    ``with`` block, ends the session.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class User:
             raise
 
     def model(self) -> Any:
-        """Return the fitted estimator or trees of a task with a public model. Predictions are free."""
+        """Return the fitted estimator or trees of a task with a public model. Predictions spend no budget."""
         if self._model is None:
             if isinstance(self._program, JointForest):
                 planned = self._program.estimator
@@ -108,7 +108,7 @@ class User:
         return _ReleasedParties(self, self._program)
 
     def _fetch_released(self) -> Ints:
-        """Fetch the released values, as at least two servers have them."""
+        """Return the released values on which at least two servers agree."""
         self.wait()
         with ServerConnections(self.config, self.task, "fetch") as call:
             fields = call.receive_fields("statement", "training", "released", "signatures")
@@ -175,7 +175,7 @@ class _ReleasedParties(Parties):
         """Return the released values. Raise PlanError if the estimator is not the one of the task."""
         if joint_plan(estimator, self.resolve_noise_protocol(estimator)) != self._program.plan:
             raise PlanError(
-                f"the estimator plans another release than task {self._user.task.name!r}. Hint: pass the "
+                f"the plan of the estimator differs from the plan of task {self._user.task.name!r}. Hint: pass the "
                 "parameters of the task."
             )
         return self._user._fetch_released()

@@ -116,7 +116,8 @@ def grow_binary(
     between the bounds of the attribute: ``thresholds="range"``. A second cut of an attribute then often
     falls outside the range that remains on the path, and one of its branches stays empty. With ``"path"``, the cut
     falls inside this range. An attribute with a single remaining value is not drawn again, and a node without
-    attributes is a leaf, so every leaf can be reached. Categories are split at random, with at least one value on each side.
+    attributes is a leaf, so every leaf can be reached. Categories are split at random, with at least one value on each
+    side.
     """
     check_size(n_trees, max_depth, 2)
     trees, length = [], 0
