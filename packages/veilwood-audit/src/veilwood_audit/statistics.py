@@ -48,7 +48,7 @@ def epsilon_lower_bound(k1: int, n1: int, k0: int, n0: int, *, delta: float = 0.
     Examples
     --------
     >>> round(epsilon_lower_bound(7000, 10000, 1000, 10000), 2)
-    1.74
+    1.73
     >>> epsilon_lower_bound(500, 1000, 500, 1000)
     0.0
     """

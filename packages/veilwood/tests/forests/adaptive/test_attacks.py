@@ -192,7 +192,9 @@ def answer_wrongly(monkeypatch: pytest.MonkeyPatch, kind: type, change: Callable
     """Plant a mutant: queries of one kind are answered by ``change``, which gets the query and the rows."""
     monkeypatch.setattr(
         row_backend, "answer_query",
-        lambda query, rows: change(query, rows) if isinstance(query, kind) else answer_query(query, rows),
+        lambda query, rows, **options: (
+            change(query, rows) if isinstance(query, kind) else answer_query(query, rows, **options)
+        ),
     )  # fmt: skip
 
 

@@ -6,8 +6,8 @@ of every row. Tables count the classes by column, for all or selected columns. A
 or triple that explains most of the residual, measures rows and gradients in its cells, and adds a shrunken update.
 
 Each phase takes a ``Fit``, the fixed inputs, and a ``State``, and returns the next state. Constants called a "need" are
-numbers of rows times e, the epsilon per row (``privacy.adaptive_budget``). Their values were chosen on the development
-suite of benchmarks/suite.py; alternatives are in benchmarks/results/constants.md.
+numbers of rows times e, the epsilon per row (``privacy.adaptive_budget``), chosen on the development suite
+(benchmarks/suite.py, alternatives in benchmarks/results/constants.md).
 """
 
 from __future__ import annotations
@@ -93,8 +93,7 @@ def plan_target_step(budget: AdaptiveBudget, n_rows: float) -> Step:
 # T rounds have n e = ROUND_NEED T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
 ROUND_NEED, ROUND_POWER, MAX_ROUNDS = 300.0, 0.6, 80
 ROUND_BINS: Final = (0.35, 3, 16)  # bins per numeric column: exponent of n e of one round, and limits of the number
-# Up to this number of rounds, the common weight of tables is measured; with more, the rounds correct the weight
-# themselves.
+# Up to this number of rounds, the common weight of tables is measured; more rounds correct the weight themselves.
 MAX_FEW_ROUNDS: Final = 3
 
 
