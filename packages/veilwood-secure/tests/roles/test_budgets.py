@@ -68,7 +68,7 @@ def test_owners_are_charged_when_they_contribute_and_again_when_it_is_trained_ag
     assert here.owner("north").wait(60).epsilon == 2
     assert states(here) == ["committed"]
     here.settle()
-    with pytest.raises(VeilwoodError, match="trained already"):
+    with pytest.raises(VeilwoodError, match="already trained"):
         contribute(here, "north")
     assert states(here) == ["committed"]  # what was refused is not charged
     here.owner("south").retire()

@@ -64,7 +64,7 @@ def test_numbers_of_rows_that_are_none(trained: Place, rows: Any) -> None:
 
 
 def test_more_rows_than_a_server_takes_are_refused_unread(trained: Place) -> None:
-    with pytest.raises(PartyError, match="more rows, or parts, than this server takes"):
+    with pytest.raises(PartyError, match="too many rows or parts"):
         first_word(trained.config("owner-north"), TASK, "contribute", rows=1 << 30, **UPLOAD)
 
 

@@ -106,7 +106,7 @@ def test_requests_are_signed_for_whom_they_are_and_certificates_fit_their_key(tm
     with pytest.raises(VeilwoodError, match="not the one that owner north asked for"):
         install_certificate(tmp_path / "north", other, north)
     install_certificate(tmp_path / "north", sign_request(people, request, north), north)
-    with pytest.raises(VeilwoodError, match="waits for no certificate"):
+    with pytest.raises(VeilwoodError, match="has no open certificate request"):
         install_certificate(tmp_path / "north", sign_request(people, request, north), north)
 
 

@@ -95,7 +95,7 @@ def take_part(client: Owner) -> None:
     try:
         client.contribute(CAR_X[FEW][rows], CAR_Y[FEW][rows])
     except PartyError as error:
-        if "is being trained" not in str(error) and "is trained already" not in str(error):
+        if "is being trained" not in str(error) and "is already trained" not in str(error):
             raise
     client.wait()
 

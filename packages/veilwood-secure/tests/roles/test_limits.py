@@ -65,7 +65,7 @@ def test_what_is_announced_takes_no_memory_and_so_much_only(here: Place) -> None
     room = ReceiveQuota(4000)
     one, other = PartyName("user", "one"), PartyName("user", "other")
     room.reserve_memory(one, 1000)
-    with pytest.raises(PartyError, match="user one sends more at once than one party may"):
+    with pytest.raises(PartyError, match="user one sent more data at once than one party may"):
         room.reserve_memory(one, 1)
     room.reserve_memory(other, 1000)
     room.free_memory(one, 1000)
@@ -115,7 +115,7 @@ def _messages(far: socket.socket, count: int, length: int) -> threading.Thread:
     return sender
 
 
-@pytest.mark.parametrize(("count", "length", "why"), [(40, 10, "more messages than were"), (3, 90_000, "more at once")])
+@pytest.mark.parametrize(("count", "length", "why"), [(40, 10, "more messages than were"), (3, 90_000, "data at once")])
 def test_messages_that_nobody_asked_for_do_not_fill_a_server(count: int, length: int, why: str) -> None:
     far, near = socket.socketpair()
     room, one = ReceiveQuota(4 * 200_000), PartyName("user", "one")

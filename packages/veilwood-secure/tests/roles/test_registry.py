@@ -101,7 +101,7 @@ def test_a_public_forest_is_fitted_to_parties(here: Place) -> None:
     for owner, rows in ROWS.items():
         here.owner(owner, "public").contribute(X[rows], Y[rows])
     user = here.user("analyst", "public")
-    with pytest.raises(VeilwoodError, match="plans another release"):
+    with pytest.raises(VeilwoodError, match="differs from the plan of task"):
         vw.RandomTreesClassifier(SCHEMA, epsilon=2, random_state=1, n_estimators=5).fit(user.parties())
     forest = vw.RandomTreesClassifier(SCHEMA, epsilon=2, **parameters).fit(user.parties())
     assert forest.privacy_.epsilon == 2

@@ -224,7 +224,7 @@ def test_an_older_ledger_is_refused(here: Place) -> None:
         )
         spend.commit()
     here.start()
-    with pytest.raises(PartyError, match="the ledger of server 2 is older than its trainings"):
+    with pytest.raises(PartyError, match="the ledger of server 2 is older than its training runs"):
         here.owner("north").status()
 
 

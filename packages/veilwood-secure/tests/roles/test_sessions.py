@@ -23,7 +23,7 @@ def test_a_model_survives_a_restart_and_ends_by_retirement(tmp_path: Path) -> No
         here.train()
         with here.user() as analyst:
             before = analyst.predict(X)
-        with pytest.raises(PartyError, match="trained already"):
+        with pytest.raises(PartyError, match="already trained"):
             here.owner("north").contribute(X, Y)
         here.stop()
         here.start()

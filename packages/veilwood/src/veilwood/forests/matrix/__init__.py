@@ -21,7 +21,7 @@ q, d-bar  ``n_ensembles``,      number of ensembles, and features of each
           ``max_features``
 A         ``Strategy``          integer matrix of measurements A D
 S         ``features``          set of features of a marginal, also as a bit mask
-theta_S   ``weights[S]``        integer weight of marginal S: its part of the budget
+theta_S ``weights[S]`` integer weight of marginal S: its fraction of the budget
 Var_S     ``variances``         variance of the noise on each count of marginal S
 R         ``spaces``            residual space: tables over the features R with zero sums along each
 g_R       ``residual_traces``   trace of W' W on R

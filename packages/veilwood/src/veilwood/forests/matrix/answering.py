@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix random forests, batch prediction: the forest stays private, and batches of queries get noisy answers.
+"""Batch prediction with matrix random forests: the forest stays private, and batches of queries get noisy answers.
 
-``training`` releases a model once, whose predictions are free. It is the better choice if more than one batch is
+``training`` releases a model once, whose predictions spend no budget. It is the better choice if more than one batch is
 expected.
 """
 
@@ -72,7 +72,7 @@ class AnsweringParameters(training.EnsembleParameters):
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """Planned batch: the queries, the plan of their answers, and the measurements, if not query by query."""
+    """Planned batch: queries, the plan of their answers, and the measurements (none if answered query by query)."""
 
     codes: Codes
     plan: Plan
@@ -81,7 +81,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QueryAnswering:
-    """Public trees, with the planning and answering of batches of queries."""
+    """Method for public trees that plans and answers batches of queries."""
 
     parameters: AnsweringParameters
     encoding: Encoding
@@ -108,11 +108,11 @@ class QueryAnswering:
 
     @property
     def _n_columns(self) -> int:
-        """Number of measured columns. Hard votes for two classes need one: the other is its complement."""
+        """Number of measured columns. Hard votes for two classes need only one column."""
         return 1 if self._is_hard and self._n_classes == 2 else self._n_classes
 
     def count_rows(self, source: Source, n_jobs: int | None) -> Any:
-        """Return the encoded rows, or the exact leaf counts under a fresh secret key: private, in memory only."""
+        """Return the private encoded rows, or the exact leaf counts under a fresh secret key; in memory only."""
         if self._is_batch:
             batches = list(track_progress(source.batches(), "counting"))
             return (
@@ -136,7 +136,7 @@ class QueryAnswering:
         if self.parameters.mechanism == "optimized":
             optimized = self._choose_measurements(codes, request)
             optimized_error = sum(measurement.expected_error for measurement in optimized) / len(codes)
-            # A few queries are best answered one by one. Without noise both are exact, and the tables are used.
+            # A few queries are best answered one by one. Without noise both ways are exact, and tables are used.
             if optimized_error < error or steps[0].mechanism is None:
                 measurements, error = optimized, optimized_error
                 steps = tuple(step for measurement in measurements for step in measurement.steps)
@@ -170,10 +170,11 @@ class QueryAnswering:
         ]
 
     def _direct_step(self, codes: Codes, request: FitRequest) -> Step:
-        """Plan the release of the votes for each query. One row changes them in all trees that count it.
+        """Plan the release of the votes for each query. One row changes the votes of all trees that count it.
 
         The paper's baseline assumes that each row is in a leaf with all queries. The number of queries in a leaf is
-        public. If the noise is optimised, a row can change as many as the fullest leaf of each tree has.
+        public. If the noise is optimised, a row can change as many queries as there are in the fullest leaf of each
+        tree.
         """
         l1, squared_l2 = row_sensitivity(self._n_columns, self._is_hard, request.neighbours)
         trees = self.forest.n_trees if self._is_batch else 1  # in which one row can add to the same query
@@ -189,7 +190,7 @@ class QueryAnswering:
     # -- releasing a batch ---------------------------------------------------------------------------------------
 
     def release_votes(self, batch: PlannedBatch, exact: Any, door: Door, n_jobs: int | None) -> Floats:
-        """Release the answers through the door; return the votes by class."""
+        """Release the answers through the release door; return the votes by class."""
         if batch.measurements:
             noisy = [
                 [
@@ -233,11 +234,11 @@ class QueryAnswering:
 
 @dataclass(eq=False, repr=False)
 class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
-    """A forest that keeps the training data in memory and charges for every batch of queries.
+    """Forest that keeps the training data in memory and charges the ledger for every batch of queries.
 
-    ``fit`` releases nothing and is free. Every call of ``answer`` is a release, charged to the ledger before the answer
-    exists. A repeated batch gets the stored answer, which is free. The object holds private data (encoded rows, or
-    exact leaf counts), so it cannot be pickled or saved.
+    ``fit`` releases nothing and spends no budget. Every call of ``answer`` is a release, charged to the ledger before
+    the answer is computed. A repeated batch gets the stored answer, which spends no budget. The object holds private
+    data (encoded rows, or exact leaf counts), so it cannot be pickled or saved.
 
     Parameters
     ----------
@@ -256,14 +257,14 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         Optimise the noise over the whole batch, or divide the budget equally among queries (the baseline, which is
         never better).
     random_state, ledger, n_jobs, invalid
-        As in ``MatrixForestClassifier``. The ledger lives as long as the predictor.
+        As in ``MatrixForestClassifier``. All answers of the predictor are charged to the same ledger.
 
     Attributes
     ----------
     classes_, n_features_in_, feature_names_in_
         As in ``MatrixForestClassifier``.
     privacy_ : PrivacyCertificate
-        Certificate of the latest answer. ``ledger_`` has an entry for each.
+        Certificate of the latest answer. ``ledger_`` has an entry for each answer.
 
     Notes
     -----
@@ -288,17 +289,17 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
     _task: ClassVar[TaskKind] = "classification"
 
     def plan(self) -> NoReturn:
-        """Raise UseError: cost and error of a batch depend on its queries."""
+        """Raise UseError: the loss and the error of a batch depend on its queries."""
         raise UseError("a plan needs the queries of a batch. Hint: call fit, then plan_answer(X_new).")
 
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
-        """Read the training data into memory. Nothing is released and nothing is spent."""
+        """Read the training data into memory. Nothing is released, and no budget is spent."""
         self._reject_arguments(unsupported)
         parameters = AnsweringParameters._from_estimator(self)
         parameters._check_parameters()
         schema, inferred = self._resolve_schema(X, y)
         loss, neighbours = self._requested_privacy(schema)
-        seeded = SEEDED_NOISE if is_seeded() else None  # the key that assigns rows to trees is then known
+        seeded = SEEDED_NOISE if is_seeded() else None  # the key that assigns rows to trees would then be known
         seed = public_seed(self.random_state)
         answering = QueryAnswering.grow_trees(parameters, schema, seed)
         ledger = MemoryLedger() if self.ledger is None else open_ledger(self.ledger)
@@ -310,7 +311,8 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
                 open_rows(X, y, answering.encoding, unit=neighbours.unit, invalid=self.invalid), self.n_jobs
             )
         )
-        # Replace all attributes together, only now: answers must use the rows and the privacy parameters of one fit.
+        # Replace all attributes together, at the end: answers must use the rows and the privacy parameters of the same
+        # fit.
         self._remove_attributes(self._fitted_attributes())
         self._query_engine, self._exact, self._seed, self._table = answering, exact, seed, handle_of(X)
         self._answers: dict[bytes, tuple[Ints, PrivacyCertificate, Plan]] = {}
@@ -321,7 +323,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         return self
 
     def plan_answer(self, X: Any, epsilon: float | None = None) -> Plan:
-        """Return the plan for answering this batch. Nothing is spent."""
+        """Return the plan for answering this batch. No budget is spent."""
         return self._plan_batch(self._encode_rows(X), self._batch_loss(epsilon)).plan
 
     def answer(self, X: Any, epsilon: float | None = None) -> AnyArray:
@@ -372,7 +374,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         return self._planned_batch[1]
 
     def _release_votes(self, codes: Codes, loss: Loss) -> Floats:
-        """Release the answers of a batch through the door, and return the votes by class."""
+        """Release the answers of a batch through the release door, and return the votes by class."""
         batch = self._plan_batch(codes, loss)
         answering = replace(self._query_engine, parameters=AnsweringParameters._from_estimator(self))
         release = Release(Door(batch.plan, self.ledger_, not_private=self._not_private, table=self._table))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Search for the weights of marginals with the least error on a workload, alone or beside leaves of trees.
+"""Search for the weights of marginals with the least error on a workload, alone or combined with leaves of trees.
 
 Letters are those of ``search``: shares t = softmax(z), traces g_R, precisions lambda_R.
 """
@@ -25,10 +25,10 @@ _MAX_SETS = 1 << 16  # sets of features considered as marginals
 _WEIGHT_GRID = 1 << 14  # integer units of a weight; finer grids lose precision in inverses
 _STEPS = 300  # of a descent
 _FIRST_STEPS = 12  # of a descent over many sets, before it is restricted to the sets that still matter
-_MIN_WEIGHT = 1e-3  # smallest share of a set that still matters, relative to the largest
+_MIN_WEIGHT = 1e-3  # smallest share of a set that is kept, relative to the largest share
 _MANY_SETS = 1024
 _HOPELESS_FACTORS = {1: 16, 4: 4}  # number of starts: ratio of the best error to ``enough`` that ends the search
-_MAX_PAIRS = 1 << 24  # of remaining sets and spaces of the workload, for an explicit matrix
+_MAX_PAIRS = 1 << 24  # maximum product of remaining sets and spaces of the workload, for an explicit matrix
 
 
 class _SetFamily:
@@ -77,9 +77,9 @@ def _build_family(workload: Workload, spaces: Ints, max_cells: int, power: float
     """Return the sets of the queries, and all other sets up to the largest order that keeps the family small.
 
     With a share t, a set S of n_S cells gives each subset R the precision t^2 / n_S (t / n_S under Gaussian noise). R
-    gets as much from a share t sqrt(n_R / n_S) of its own. If these shares add up to less than t for the largest sets
-    of queries inside S, it is better to measure those, and S is left out. ``power`` is 1/2, or 1 under Gaussian noise.
-    None keeps all sets, for the discrete noise of a large budget.
+    gets the same precision from its own share t sqrt(n_R / n_S). If these shares add up to less than t for the largest
+    sets of queries inside S, it is better to measure these sets, and S is omitted. ``power`` is 1/2, or 1 under
+    Gaussian noise. None keeps all sets, for the discrete noise of a large budget.
     """
     shape = np.array(workload.shape, float)
 
@@ -115,7 +115,7 @@ def _build_family(workload: Workload, spaces: Ints, max_cells: int, power: float
 
 
 def _maximal_sets(spaces: Ints) -> Ints:
-    """Return the sets that are not a subset of another one."""
+    """Return the sets that are not a subset of another set."""
     largest: Ints = spaces[[((spaces & one) == one).sum() == 1 for one in spaces]]
     return largest
 
@@ -136,16 +136,16 @@ def search_marginals(
     Parameters
     ----------
     workload : Workload
-        Gives the domain.
+        Workload with the domain.
     traces : mapping
         Trace of the queries on each residual space, by bit mask.
     noise, rng, max_cells, starts
         As in ``search.optimize``.
     budget : int, optional
-        Epsilon whose discrete noise the search is for; by default, continuous noise of any scale.
+        Epsilon for which discrete noise is optimised; by default, continuous noise of any scale.
     enough : float
         Error of an alternative, in units in which a count with the whole budget has variance 1. The search ends if a
-        few starts come nowhere near it.
+        few starts remain far above it.
     """
     spaces = np.array(list(traces), np.int64)
     family = _build_family(
@@ -219,7 +219,7 @@ def _marginals_objective(
 def _minimize_two_phase(
     objective: Objective, family: _SetFamily, g: Floats, inverse_cells: Floats, budget: int | None, start: Floats
 ) -> tuple[float, Floats]:
-    """Return value and location of a local minimum under Laplace noise: over all sets, then over those that matter."""
+    """Return value and location of a local minimum under Laplace noise: over all sets, then over relevant sets."""
     if len(g) <= _MANY_SETS:
         return _find_minimum(objective, start, _STEPS)
     value, z = _find_minimum(objective, start, _FIRST_STEPS)
@@ -247,7 +247,7 @@ def _minimize_two_phase(
 
 
 def _round_marginals(workload: Workload, spaces: Ints, family: _SetFamily, weights: Floats) -> list[Marginals]:
-    """Return marginals with integer weights, without small ones at several thresholds, that measure all spaces."""
+    """Return marginals with integer weights that measure all spaces; several thresholds remove small weights."""
     candidates: dict[tuple[int, ...], Marginals] = {}
     for least in (1e-4, 1e-3, 1e-2, 3e-2):
         large = np.where(weights >= least * weights.max(), weights, 0)
@@ -280,7 +280,7 @@ _LEVELS = 64  # number of distinct weights of trees, so that similar trees are m
 
 
 class Mixture(Marginals):
-    """The leaves of some trees, weighted by tree, and weighted marginals for the leaves of the others.
+    """Strategy of the leaves of some trees, weighted by tree, and weighted marginals for the leaves of the other trees.
 
     A measured leaf is answered by its own count, and any other leaf by the marginals. Measuring a leaf both ways would
     not be better: with a fraction s for its own count, its precision is s^2 / a + (1 - s)^2 / b (under Gaussian noise
@@ -318,7 +318,7 @@ class Mixture(Marginals):
         self.name = "leaves of trees and weighted marginals" if weights else "leaves of trees"
 
     def with_marginals(self, noise: NoiseName, marginals: Marginals) -> Mixture:
-        """Return these trees with other marginals, and the best division of the budget between both."""
+        """Return a mixture of these trees and other marginals, with the best division of the budget between both."""
         root = 3 if noise == "laplace" else 2
         chosen = np.setdiff1d(np.arange(self.n_trees), self.rest_marginals)
         rest = float(errors_by_tree(self._paths, noise, marginals)[self.rest_marginals].sum()) ** (1 / root)
@@ -377,7 +377,7 @@ class Mixture(Marginals):
 
 
 def candidate_mixtures(workload: PathWorkload, noise: NoiseName, marginals: Marginals | None) -> list[Mixture]:
-    """Return candidates that measure leaves directly: all trees equally, all by their size, and some of the trees.
+    """Return candidates that measure leaves directly: all trees equally, all trees by size, or some trees.
 
     Under the best division of the budget, L leaves of a tree cost L^(1/3) and marginals E^(1/3), where E is their error
     with the whole budget. The total error is the cube of the sum of costs (under Gaussian noise, the square of the sum
@@ -420,7 +420,7 @@ def candidate_mixtures(workload: PathWorkload, noise: NoiseName, marginals: Marg
 
 
 def _useful_fraction(workload: PathWorkload, noise: NoiseName, trees: Ints, marginals: Marginals) -> float:
-    """Return the ratio of some trees' errors after and before all budget goes to marginals that serve them."""
+    """Return the ratio of some trees' errors after and before the whole budget goes to marginals that answer them."""
     spaces = workload.residual_spaces[workload.traces_of_trees[trees].sum(axis=0) > 0]
     spaces = spaces[spaces > 0]  # every marginal measures the number of rows
     weights = np.array(list(marginals.weights.values()), float)
@@ -432,7 +432,7 @@ def _useful_fraction(workload: PathWorkload, noise: NoiseName, trees: Ints, marg
 
 
 def direct_error(workload: PathWorkload, noise: NoiseName) -> float:
-    """Return the error of measuring all leaves directly, if a count with the whole budget has variance 1."""
+    """Return the error of measuring all leaves directly, if a count released with the whole budget has variance 1."""
     if workload.forest is None:
         return math.inf
     root = 3 if noise == "laplace" else 2
@@ -440,7 +440,7 @@ def direct_error(workload: PathWorkload, noise: NoiseName) -> float:
 
 
 def errors_by_tree(workload: PathWorkload, noise: NoiseName, marginals: Marginals) -> Floats:
-    """Return the error of marginals on each tree, if a count with the whole budget has variance 1."""
+    """Return the error of marginals on each tree, if a count released with the whole budget has variance 1."""
     norm, power = (marginals.l1, 2) if noise == "laplace" else (marginals.l2_squared**0.5, 2)
     variances = [(norm / weight) ** power for weight in marginals.weights.values()]
     precisions = marginals.space_precisions(workload.residual_spaces, variances)
@@ -452,7 +452,7 @@ def errors_by_tree(workload: PathWorkload, noise: NoiseName, marginals: Marginal
 def _mix_strategies(
     workload: PathWorkload, noise: NoiseName, trees: Ints, rest: float, marginals: Marginals
 ) -> Mixture:
-    """Return the mixture of trees and marginals of a given cost, with fractions of the budget by their costs."""
+    """Return the mixture of trees and marginals, with fractions of the budget according to their costs."""
     assert workload.forest is not None
     leaves = np.diff(workload.forest.tree_leaves)[trees].astype(float)
     theta = np.array(list(marginals.weights.values()), float)

@@ -21,7 +21,7 @@ from veilwood.privacy.steps import Step, StepKind, StepName, counting_step
 
 
 def strategy_to_json(strategy: Strategy) -> dict[str, Any]:
-    """Return a strategy as JSON, as a plan records it."""
+    """Return a strategy as JSON for a plan."""
     if isinstance(strategy, Marginals):
         payload: dict[str, Any] = {
             "marginals": [[list(features), weight] for features, weight in strategy.weights.items()]
@@ -59,7 +59,7 @@ FRACTION_UNITS = 1 << 10  # fractions of ensembles are rounded to multiples of 1
 
 @dataclass(frozen=True)
 class Measurement:
-    """Workload, the strategy that answers it, and the planned steps that measure the strategy."""
+    """Planned measurement: a workload, the strategy that answers it, and the steps that measure the strategy."""
 
     workload: Workload
     strategy: Strategy
@@ -69,18 +69,18 @@ class Measurement:
 
     @property
     def expected_error(self) -> float:
-        """Expected squared error of all answers in one class column; 0 without noise."""
+        """Expected total squared error of the answers in one class column; 0 without noise."""
         if self.steps[0].mechanism is None:
             return 0.0
         return expected_error(self.workload, self.strategy, self.noise, self.budget)
 
     def reconstruct(self, noisy: Sequence[Ints]) -> Floats:
-        """Return the answers of the workload from noisy measurements. Post-processing."""
+        """Return the answers of the workload, computed from noisy measurements by post-processing."""
         return self.strategy.reconstruct(noisy, self.workload, self.noise, self.budget)
 
 
 class MatrixStep(StepKind):
-    """Kinds of steps of matrix forests. Tables are named after what they answer, by ``plan_measurement``."""
+    """Kinds of steps of matrix forests. ``plan_measurement`` names tables after the queries that they answer."""
 
     MATRIX_TABLE = "table {}"
     VOTES = "votes, query by query"
@@ -97,7 +97,7 @@ def plan_measurement(
     votes: bool = False,
     payload: Any = None,
 ) -> Measurement:
-    """Choose a strategy for a workload, and plan its measurement, which costs ``loss``.
+    """Choose a strategy for a workload, and plan its measurement with a privacy loss of ``loss``.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def plan_measurement(
     features : sequence of str
         Names of the workload's features, for step names.
     votes : bool
-        Whether the table holds labels of leaves, one of which a row can change, instead of counts of rows.
+        Whether the table holds labels of leaves instead of counts of rows; a row can change one label.
     payload : dict, optional
         Strategy of an earlier plan, used instead of a search.
 
@@ -145,7 +145,7 @@ def plan_measurement(
 
 
 def _table_names(strategy: Strategy, features: Sequence[str]) -> list[str]:
-    """Return the names of the measured tables, for step names."""
+    """Return the names of the measured tables for step names."""
     if not isinstance(strategy, Marginals) or not features:
         return [f"{strategy.name}, table {place}" for place in range(1, len(strategy.tables) + 1)]
     names = [" x ".join(features[i] for i in features_of) or "total" for features_of in strategy.weights]
@@ -187,9 +187,9 @@ def split_budget(
 
     Under Laplace noise an error falls with the square of the fraction, so fractions proportional to third roots of
     errors are best. Under Gaussian noise it falls with the fraction, so square roots are best. Equal fractions, and
-    fractions proportional to numbers of trees, are compared as well: with the latter no ensemble is worse than in the
-    baseline. The candidates do not depend on the budget, so the error never grows with the budget. ``starts`` is the
-    number of starts of each search (``search.optimize``).
+    fractions proportional to numbers of trees, are compared as well: with the latter, no ensemble has a larger error
+    than in the baseline. The candidates do not depend on the budget, so the error never grows with the budget.
+    ``starts`` is the number of starts of each search (``search.optimize``).
     """
     n, root = len(workloads), 3 if noise == "laplace" else 2
     if n == 1:
@@ -250,7 +250,7 @@ def alternative_errors(
 
 
 def row_sensitivity(n_columns: int, votes: bool, neighbours: Neighbours) -> tuple[int, int]:
-    """Return the L1 and squared L2 norm of what one row changes in a table of counts, or of leaves' votes."""
+    """Return the L1 and squared L2 norm of one row's change to a table of counts, or of votes of leaves."""
     l1 = squared_l2 = 2 if votes and n_columns > 1 else 1
     if votes and neighbours.adjacency == "replace-one":
         # Two votes can change the same way: not the non-negative case of Neighbours.squared_l2_sensitivity.

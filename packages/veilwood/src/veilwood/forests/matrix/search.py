@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Search for the strategy with the least error on a workload, its cache on disk, and a lower bound on the error.
 
-``strategies`` measures, reconstructs and computes expected errors.
+Measuring, reconstruction and expected errors are in ``strategies``.
 
 Letters (those of ``workloads`` and ``strategies`` as well):
 
@@ -16,9 +16,9 @@ s_j     column norm        of the identity on B, divided out so that every colum
 ======  =================  ==========================================================================
 
 The search is a function of the workload and the seed, and stops after a fixed amount of work, so plans are
-reproducible. The candidates do not depend on the budget, which only decides among them, so the error never grows with
-the budget. Discrete noise of a large budget is so small that other strategies win. From each of a few large budgets on,
-a further search adds candidates for it.
+reproducible. The budget only decides among candidates that do not depend on it, so the error never grows with the
+budget. For large budgets, discrete noise is so small that other strategies are better. At each of a few large budgets,
+a further search adds such candidates.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from veilwood.forests.noisy_leaves import SupportsPlan
 from veilwood.safe_io import cache_folder, is_int_in, read_json, read_text, write_file
 
 MAX_BYTES: Final = 1 << 24  # of a file
-MAX_FILES: Final = 1024  # beyond it the oldest is deleted
+MAX_FILES: Final = 1024  # beyond this number the oldest file is deleted
 CACHED_DECISIONS: Final = ("structure", "division", "shares", "strategies", "alternatives", "divisions")
 
 H = TypeVar("H", bound=SupportsPlan)
@@ -85,7 +85,7 @@ def cached_design(request: FitRequest, size: object, make_design: Callable[[FitR
 
 
 def cached_comparison(request: FitRequest, size: object, compare: Callable[[], tuple[int, float]]) -> tuple[int, float]:
-    """Return the cached number of leaves of a size and the error of one, or compute and cache them."""
+    """Return the cached number of leaves of a size and the error of a leaf, or compute and cache both."""
     file = _cache_path(request, "errors", size)
     if file is None:
         return compare()
@@ -119,7 +119,7 @@ def _store_result(file: Path, result: dict[str, Any]) -> None:
             oldest.unlink(missing_ok=True)
 
 
-COMPARISON_STARTS = 8  # starts of a search that only compares forests; the chosen one gets a full search
+COMPARISON_STARTS = 8  # starts of a search that only compares forests; the chosen forest gets a full search
 SMALL_BUDGET = Fraction(1, 1000)  # discrete noise is nearly continuous here, so decisions hold at any budget
 _LARGE_BUDGETS: dict[NoiseName, tuple[int, ...]] = {"laplace": (4, 16, 64), "gaussian": ()}
 _GRID = 1 << 14  # integer units of a weight, as in ``marginals``; finer grids lose precision in inverses
@@ -137,7 +137,7 @@ def optimize(
     thorough: bool = False,
     max_cells: int = 1 << 22,
 ) -> Strategy:
-    """Return the strategy with the least expected error among the candidates; never worse than the baselines.
+    """Return the candidate strategy with the least expected error, which is never worse than the baselines.
 
     Candidates are the identity, weighted marginals, the leaves of all trees, and the leaves of some trees with
     marginals for the others. For leaves that keep sets of values (binary trees) they include Kronecker products of
@@ -194,7 +194,7 @@ def candidate_strategies(
     thorough: bool = False,
     max_cells: int = 1 << 22,
 ) -> list[Strategy]:
-    """Return the candidates of ``optimize``: with more budget the same or more. A workload is searched once."""
+    """Return the candidates of ``optimize``. A larger budget never removes candidates. A workload is searched once."""
     settings = (noise, seed, starts, thorough, max_cells)
     candidates = list(_search_cached(workload, None, *settings))
     for large in _LARGE_BUDGETS[noise]:
@@ -212,7 +212,7 @@ def _search_cached(
     thorough: bool,
     max_cells: int,
 ) -> list[Strategy]:
-    """Return the candidates for small budgets (None), or marginals only for a large budget's noise; cached."""
+    """Return the cached candidates for small budgets (None), or only marginals for the noise of a large budget."""
     key = (budget, noise, seed, starts, thorough, max_cells)
     if key not in workload.found_strategies:
         # Hundreds of descents in a few dozen variables: more threads of the linear algebra would only add overhead.
@@ -244,7 +244,7 @@ def _more_candidates(
     candidates: list[Strategy] = []
     if isinstance(workload, PathWorkload) and not workload.single_valued and 4 * workload.n_cells <= max_cells:
         candidates += _search_products(workload, noise, rng)
-    multiway = isinstance(workload, PathWorkload) and workload.single_valued  # marginals have always won there
+    multiway = isinstance(workload, PathWorkload) and workload.single_valued  # marginals have always been better there
     if 1 < workload.n_cells <= (_THOROUGH_CELLS if thorough else 0 if multiway else _QUICK_CELLS):
         candidates += _search_explicit(workload, noise, rng)
     return candidates
@@ -257,7 +257,7 @@ def _direct_candidates(
     find: Callable[..., list[Marginals]],
     starts: int | None,
 ) -> list[Strategy]:
-    """Return strategies that measure leaves directly. Marginals are then searched again for the remaining trees."""
+    """Return strategies that measure leaves directly. Marginals for the remaining trees are searched again."""
     best = min(marginals, key=lambda strategy: expected_error(workload, strategy, noise, SMALL_BUDGET), default=None)
     candidates = candidate_mixtures(workload, noise, best)
     for mixed in [strategy for strategy in candidates if len(strategy.rest_marginals)]:

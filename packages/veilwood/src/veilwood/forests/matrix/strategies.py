@@ -17,9 +17,9 @@ lambda_R  precision              sum over S containing R of (product of n_i, i o
 b         scale                  of discrete Laplace noise
 ========  =====================  ====================================================================
 
-Only ``measure_exact`` and its variants read the data. The door adds noise of the stated scales to their integers, and
-``reconstruct`` gets the noisy result only. So a strategy that cannot answer a query causes bias but no loss of privacy.
-It is rejected all the same.
+Only ``measure_exact`` and its variants read the data. The release door adds noise of the stated scales to the
+measurements, and ``reconstruct`` gets only the noisy result. So a strategy that cannot answer a query would cause bias
+but no loss of privacy. Such strategies are nevertheless rejected.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from veilwood.trees.counting import leaf_queries, leaf_totals
 
 
 class MarginalSource(ABC):
-    """Exact counts of rows, one marginal table or forest at a time."""
+    """Source of exact counts of rows, one marginal table or forest at a time."""
 
     @abstractmethod
     def marginal_counts(self, features: tuple[int, ...]) -> Ints:
@@ -55,7 +55,7 @@ class MarginalSource(ABC):
 
 
 class RowMarginals(MarginalSource):
-    """Counts of rows in memory, without a table of the whole domain."""
+    """Source of counts of rows in memory, without a table of the whole domain."""
 
     def __init__(self, codes: Ints, classes: Ints, n_classes: int, shape: tuple[int, ...], unmerged: AnyArray) -> None:
         self.codes, self.classes, self.n_classes, self.shape = codes, classes, n_classes, shape
@@ -78,7 +78,7 @@ class RowMarginals(MarginalSource):
 
 
 class QueriedMarginals(MarginalSource):
-    """Counts of rows that an engine holds, by cell queries (``data.counts``).
+    """Source of counts of rows in a database engine, by cell queries (``data.counts``).
 
     ``columns`` are the columns of the features, and ``maps`` merge their codes. Rows with a code that maps to -1 are
     not counted.
@@ -117,7 +117,7 @@ class QueriedMarginals(MarginalSource):
 
 
 class TableMarginals(MarginalSource):
-    """Counts from a table of all cells."""
+    """Source of counts from a table of all cells."""
 
     def __init__(self, cells: Ints) -> None:
         self.cells = cells
@@ -142,7 +142,7 @@ _MIN_VARIANCE = 1e-200  # keeps precisions finite when epsilon is so large that 
 
 
 class Strategy(ABC):
-    """Integer measurements of a table over a product domain.
+    """Base class of strategies: integer measurements of a table over a product domain.
 
     Attributes
     ----------
@@ -238,7 +238,7 @@ class Strategy(ABC):
         )
 
     def measure_queried(self, answer: RunCellQueries, n_codes: Sequence[int], columns: Sequence[int]) -> list[Ints]:
-        """Return the exact measurements of rows that an engine holds; ``columns`` are those of the features."""
+        """Return the exact measurements of rows in a database engine; ``columns`` are the columns of the features."""
         return self._measure_counts(QueriedMarginals(answer, n_codes, columns, self.maps, self.shape))
 
     def measure_cells(self, cells: ArrayLike) -> list[Ints]:
@@ -287,7 +287,7 @@ class Strategy(ABC):
 
 
 class Marginals(Strategy):
-    """Weighted marginals: tables of some sets of features, each with its own fraction of the budget.
+    """Strategy of weighted marginals: tables of some sets of features, each with its own fraction of the budget.
 
     The tables are measured as plain counts, marginal S with noise of scale (sum theta) / (theta_S epsilon). This is the
     same as measuring theta_S times the table with noise of scale (sum theta) / epsilon, on a finer grid of integers.
@@ -339,7 +339,7 @@ class Marginals(Strategy):
         return [Fraction(self.l2_squared, 2 * weight**2) / rho for weight in self.weights.values()]
 
     def table_sensitivities(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
-        """Return fractions by weight (Gaussian: squared weight). One row adds 1 to one count of each table."""
+        """Return fractions by weight (Gaussian: squared weight). One row adds 1 to one count per table."""
         total = self.l1 if noise == "laplace" else self.l2_squared
         power = 1 if noise == "laplace" else 2
         return [(Fraction(weight**power, total), 1, 1) for weight in self.weights.values()]
@@ -394,7 +394,7 @@ class Marginals(Strategy):
     def _estimate_residuals(
         self, noisy: Sequence[Floats], spaces: set[int], variances: Sequence[float]
     ) -> dict[int, Floats]:
-        """Return the best estimate of each residual table: tables that contain it, averaged by precision, centred.
+        """Return the best estimate of each residual table: the centred, precision-weighted mean of its supersets.
 
         The table of R from marginal S has variance Var_S times the number of cells summed. Up to a factor that depends
         on R alone, its weight is 1 / (Var_S cells(S)). This is the same for every R, so sums can be shared.
@@ -425,7 +425,7 @@ class Marginals(Strategy):
 
 
 class Factors(Strategy):
-    """An explicit strategy: a p-Identity matrix over all cells, or a Kronecker product of one per feature.
+    """Explicit strategy: a p-Identity matrix over all cells, or a Kronecker product of one such matrix per feature.
 
     Each factor is a diagonal matrix above p more rows of non-negative integers (McKenna et al. 2018, section 5.2).
     The positive diagonal gives it full rank, and the inverse of its Gram matrix a closed form of rank p.
@@ -517,14 +517,14 @@ class Factors(Strategy):
 def expected_error(
     workload: Workload, strategy: Strategy, noise: NoiseName = "laplace", budget: Fraction = Fraction(1)
 ) -> float:
-    """Return the expected squared error of all answers together, for one class column. Needs no data.
+    """Return the expected total squared error of the answers in one class column, without data.
 
     Parameters
     ----------
     workload : Workload
         The queries.
     strategy : Strategy
-        The measurements. ``MechanismError`` if they cannot answer the workload.
+        The measurements. Raises ``MechanismError`` if they cannot answer the workload.
     noise : {"laplace", "gaussian"}
         Kind of noise, with the variance of the exact discrete distribution.
     budget : Fraction
@@ -553,6 +553,6 @@ def _multiply_axis(matrix: AnyArray, table: AnyArray, axis: int) -> AnyArray:
 
 
 def nonzero_spaces(traces: dict[int, float]) -> Ints:
-    """Return the residual spaces that some query depends on; smaller traces are rounding errors."""
+    """Return the residual spaces on which a query depends; very small traces are rounding errors."""
     threshold = 1e-12 * max(traces.values())
     return np.array([space for space, trace in traces.items() if trace > threshold], np.int64)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix random forests, batch training (Tajima, Wu, Houmansadr, AAAI 2025): noise shared by all trees.
+"""Training of matrix random forests (Tajima, Wu, Houmansadr, AAAI 2025) with noise shared by all trees.
 
-The leaves of a forest are linear queries over one table. Instead of the leaves, a strategy is measured that answers
-them all with the least error (``strategies``). The leaves are then reconstructed from the noisy measurements. Batch
+The leaves of a forest are linear queries over one table. Instead of the leaves, the strategy that answers all of them
+with the least error is measured (``strategies``). The leaves are then reconstructed from the noisy measurements. Batch
 prediction and subsample-and-aggregate are in ``answering``.
 """
 
@@ -107,7 +107,7 @@ def requested_partition(encoding: Encoding, parameters: EnsembleParameters) -> F
 
 
 def alternative_partitions(encoding: Encoding, parameters: EnsembleParameters) -> list[FeaturePartition]:
-    """Return partitions into disjoint parts that may replace one ensemble, if the parameters leave this open.
+    """Return partitions into disjoint parts that may replace a single ensemble, if the parameters allow this.
 
     A part has more features than its trees have levels, so that trees differ.
     """
@@ -145,7 +145,7 @@ def _grow_cached(
     seed: int,
     partition: FeaturePartition,
 ) -> tuple[Ensemble, ...]:
-    # Planning, choosing a size and fitting use the same trees: their strategies are then searched once.
+    # Planning, choosing a size and fitting use the same trees, so that their strategies are searched only once.
     n_features, n_ensembles = len(columns), partition.n_ensembles
     width = n_features if partition.max_features is None else partition.max_features
     multiway = branching != "binary"
@@ -181,7 +181,7 @@ def _check_domain(sizes: Sequence[int], n_trees: int, depth: int, branching: str
 
 
 def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:
-    """Return one number per ensemble: a list unchanged, a total number of trees divided, or a depth repeated."""
+    """Return one number per ensemble: an unchanged list, a divided total number of trees, or a repeated depth."""
     if isinstance(value, list | tuple):
         if len(value) != n_ensembles:
             raise ParameterError(name, value, f"must have {n_ensembles} entries", "pass one per ensemble")
@@ -228,12 +228,12 @@ class MatrixDesign(ForestDesign):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableCount:
-    """Count of the tables of all measurements: a ``Count`` that databases can run as well."""
+    """Query for the tables of all measurements: a ``Count`` that databases can run as well."""
 
     design: MatrixDesign
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
-        """Return the exact tables, flattened into one array. Always on one thread."""
+        """Return the exact tables, flattened into one array. The count always runs on one thread."""
         design, n_classes = self.design, len(self.design.encoding.schema.classes)
         totals = [[np.zeros(step.shape, np.int64) for step in m.steps] for m in design.measurements]
         for batch in batches:
@@ -245,7 +245,7 @@ class TableCount:
         return np.concatenate([total.ravel() for sums in totals for total in sums])
 
     def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
-        """Return the same from cell queries."""
+        """Return the same tables from cell queries."""
         measured = [
             measurement.strategy.measure_queried(run_queries, n_codes, ensemble.features)
             for ensemble, measurement in zip(self.design.ensembles, self.design.measurements, strict=True)
@@ -269,12 +269,12 @@ def _read_decisions(decisions: Mapping[str, Any], n_ensembles: int) -> tuple[lis
 
 
 def _with_comparison_notes(plan: Plan, decisions: dict[str, Any]) -> Plan:
-    """Return the plan with its decisions, and with the errors of the alternatives in its notes."""
+    """Return the plan with its decisions, and with the errors of the alternatives in the notes."""
     notes = dict(plan.notes)
     for key, words in _ALTERNATIVES.items():
         costs = decisions.get(key)
         if isinstance(costs, dict) and all(isinstance(cost, int | float) for cost in costs.values()):
-            ranked = sorted(costs.items(), key=lambda item: (item[1], item[0]))  # in whatever order a file has them
+            ranked = sorted(costs.items(), key=lambda item: (item[1], item[0]))  # independent of the order in a file
             notes[key] = f"{words}: {'; '.join(f'{name} {cost:,}' for name, cost in ranked)}"
     return replace(plan, choices=decisions, notes=notes)
 
@@ -287,7 +287,7 @@ class MatrixModel(noisy_leaves.LeafModel):
         return self.predict_both(codes, n_jobs)[0]
 
     def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, Ints]:
-        """Return class probabilities, and the index of the class with the most votes."""
+        """Return class probabilities and the index of the class with the most votes."""
         votes = self.sum_leaves(codes, n_jobs)
         if self.voting == GEOMETRIC:
             scores = votes / self.forest.n_trees
@@ -322,7 +322,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMetho
 
     @classmethod
     def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
-        """Return candidate sizes. Trees of one ensemble share their noise, so 64 cost little more than one."""
+        """Return the candidate sizes. Trees of an ensemble share noise, so 64 trees are hardly noisier than one."""
         width = parameters.max_features or len(encoding.columns)
         if noiseless:
             max_depth = 12 if parameters.branching == "binary" else width  # a multiway path uses a feature once
@@ -331,12 +331,10 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMetho
         yield from ((64, depth) for depth in (1, 2, 3, 4) if depth <= width or parameters.branching == "binary")
 
     def leaves_and_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
-        """Return the maximum number of leaves, and the error of one after a short search, which is accurate enough."""
+        """Return the maximum number of leaves, and the expected squared error of a leaf after a short search."""
         leaves = self.n_leaves(encoding)
         if leaves > noisy_leaves.MAX_LEAVES:
-            raise DomainTooLargeError(
-                f"{leaves:,} leaves are more than {noisy_leaves.MAX_LEAVES:,}. Hint: lower max_depth."
-            )
+            raise DomainTooLargeError(f"{leaves:,} leaves exceed {noisy_leaves.MAX_LEAVES:,}. Hint: lower max_depth.")
         if request.loss.epsilon is None:
             return leaves, 0.0
         if self.parameters.mechanism != "optimized":
@@ -349,7 +347,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMetho
         return self.parameters.n_estimators, self.parameters.max_depth
 
     def _rough_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
-        """Return the number of leaves, and the approximate squared error of one under the better accounting."""
+        """Return the number of leaves and the approximate squared error of a leaf, under the better accounting."""
         assert request.loss.epsilon is not None
         losses = [Loss.pure(request.loss.epsilon), request.loss] if request.loss.delta > 0 else [request.loss]
         n_classes = len(request.schema.classes)
@@ -365,7 +363,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMetho
         return leaves, error
 
     def n_leaves(self, encoding: Encoding) -> int:
-        """Return the maximum number of leaves. Multiway: by the numbers of values of the widest columns."""
+        """Return the maximum number of leaves; for multiway trees, by the sizes of the widest columns."""
         depth, trees = int(np.max(self.parameters.max_depth)), int(np.sum(self.parameters.n_estimators))
         if self.parameters.branching == "binary":
             return trees << min(depth, 64)
@@ -412,12 +410,12 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMetho
         options: Sequence[FeaturePartition],
         grown_options: dict[int, GrownEnsembles],
     ) -> tuple[int, dict[str, float]]:
-        """Return the number of ensembles, and the ratio of the error of each number to the chosen one's.
+        """Return the best number of ensembles, and the error of each number relative to the best.
 
         One ensemble is used if marginals answer its leaves better than the trees themselves do. Otherwise disjoint
         parts replace it if they at least halve the error. The decision holds for noise of any scale, so the error never
-        grows with the budget. Short searches suffice, since partitions differ by more. They start with the most parts,
-        and stop when fewer are worse.
+        grows with the budget. Short searches suffice, since partitions differ by more than searches. They start with
+        the largest number of parts, and stop when fewer parts are worse.
         """
         n_classes = len(request.schema.classes)
         noise, _ = noise_and_budget(request.loss, request.neighbours, n_classes)
@@ -465,7 +463,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMetho
         forest: Forest,
         decisions: dict[str, Any],
     ) -> MatrixDesign:
-        """Choose the measurements of each ensemble and its budget, or take both from an earlier plan."""
+        """Choose the measurements and the budget of each ensemble, or take both from an earlier plan."""
         n_classes = len(request.schema.classes)
         if "strategies" in request.decisions:
             shares, strategies = _read_decisions(request.decisions, len(ensembles))
@@ -585,11 +583,14 @@ class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, 
         Draw the features of each ensemble independently, or divide all features into ``n_ensembles`` disjoint parts.
     voting : {"auto", "hard", "weight", "geometric"}
         Leaves vote for their largest class, their counts are summed, or their class frequencies are multiplied
-        (geometric mean). "auto" is "geometric" if the size is "auto", otherwise "hard" as in the paper. Costs nothing.
+        (geometric mean). "auto" is "geometric" if the size is "auto", otherwise "hard" as in the paper. Spends no
+        budget.
     branching : {"auto", "multiway", "binary"}
-        One branch per value, or two. "auto" is "multiway"; without noise and with an "auto" size it is "binary".
+        One branch per value, or two branches. "auto" is "multiway"; without noise and with an "auto" size it is
+        "binary".
     leaves : {"auto", "plain", "empirical-bayes"}
-        Cleaning of noisy leaves. "empirical-bayes" shrinks them towards their ancestors by the known noise. Free.
+        Cleaning of noisy leaves. "empirical-bayes" shrinks them towards their ancestors according to the known noise.
+        Spends no budget.
     n_jobs, invalid
         As in ``RandomTreesClassifier``.
 

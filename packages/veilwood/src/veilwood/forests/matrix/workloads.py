@@ -99,7 +99,7 @@ class Workload(ABC):
 
     @abstractmethod
     def answer_marginals(self, marginal: Marginal) -> Floats:
-        """Return answers [n_queries, k] from marginal tables: ``marginal(features)`` is [sizes..., k], merged."""
+        """Return answers [n_queries, k] from merged marginal tables: ``marginal(features)`` is [sizes..., k]."""
 
     @abstractmethod
     def iter_rows(self, *, merged: bool) -> Iterator[Floats]:
@@ -135,7 +135,7 @@ class Workload(ABC):
 
 @dataclass(frozen=True)
 class _PathGroup:
-    """Leaves that fix the same features, with the number of each leaf's kept set per feature."""
+    """Leaves that fix the same features, with the index of each leaf's set of values per feature."""
 
     features: tuple[int, ...]
     set_numbers: NDArray[np.integer[Any]]  # [leaves, features]: row of the feature's dictionary
@@ -206,7 +206,7 @@ class PathWorkload(Workload):
 
     @classmethod
     def _from_fixed(cls, sizes: Sequence[int], fixed: Int32s, **more: Any) -> Self:
-        """Return the workload of leaves given the value of each fixed feature, -1 if free. Overwrites ``fixed``."""
+        """Return the workload of leaves, given the value of each fixed feature, or -1. Overwrites ``fixed``."""
         np.copyto(fixed, np.asarray(sizes, np.int32), where=fixed < 0)  # the last row of a dictionary keeps every value
         kept = [np.vstack([np.eye(size, dtype=bool), np.ones((1, size), bool)]) for size in sizes]
         return cls(sizes, kept, fixed, **more)
@@ -239,7 +239,7 @@ class PathWorkload(Workload):
     def from_masks(
         cls, sizes: Sequence[int], masks: ArrayLike, *, merge: bool = True, forest: Forest | None = None
     ) -> Self:
-        """Return the workload of any leaves; boolean ``masks`` [leaves, sum of sizes] give the values each keeps."""
+        """Return the workload of any leaves; boolean ``masks`` [leaves, sum of sizes] select each leaf's values."""
         table = np.asarray(masks, bool)
         _check_sizes(sizes)
         if table.ndim != 2 or table.shape[1] != sum(sizes) or not len(table):
@@ -269,7 +269,7 @@ class PathWorkload(Workload):
 
     @cached_property
     def residual_spaces(self) -> Ints:
-        """Bit masks of the residual spaces that some leaf depends on."""
+        """Bit masks of the residual spaces on which at least one leaf depends."""
         return np.unique(np.concatenate([np.array(subset_masks(group.features), np.int64) for group in self.groups]))
 
     @cached_property
@@ -306,7 +306,7 @@ class PathWorkload(Workload):
         return answers
 
     def _answer_group(self, group: _PathGroup, table: Floats) -> Floats:
-        """Return the sum of ``table`` over the values that each leaf of the group keeps."""
+        """Return the sum of ``table`` over the values of each leaf of the group."""
         if self.single_valued:
             value = [self.kept_sets[i].argmax(axis=1) for i in group.features]
             answers: Floats = table[tuple(value[j][group.set_numbers[:, j]] for j in range(len(value)))]
@@ -335,7 +335,7 @@ class PathWorkload(Workload):
         return forms
 
     def leaf_masks(self, i: int) -> Bools:
-        """Return which merged values of feature i each leaf keeps: [leaves, shape[i]]."""
+        """Return a mask of the merged values of feature i for each leaf: [leaves, shape[i]]."""
         masks = np.ones((self.n_queries, self.shape[i]), bool)
         for group in self.groups:
             if i in group.features:
@@ -442,7 +442,7 @@ def _check_leaves(sizes: Sequence[int], features: Ints, values: Ints) -> None:
 
 
 class VoteWorkload(Workload):
-    """Weighted votes from cells, Q T' T: for each queried point the sum of the leaves it reaches.
+    """Weighted votes from cells, Q T' T: for each queried point, the sum of the leaves that it reaches.
 
     Parameters
     ----------
@@ -518,10 +518,10 @@ class VoteWorkload(Workload):
 
 
 class LeafVoteWorkload(Workload):
-    """Votes from leaves, Q T': for each queried point the sum over its leaves.
+    """Votes from leaves, Q T': for each queried point, the sum over the leaves that it reaches.
 
     For trees on disjoint rows (subsample-and-aggregate) the table is indexed by leaf: one feature with one value per
-    leaf of the forest. Leaves reached by the same points are merged, and leaves reached by none are not measured.
+    leaf of the forest. Leaves reached by the same points are merged, and leaves reached by no point are not measured.
 
     Parameters
     ----------
@@ -561,7 +561,7 @@ class LeafVoteWorkload(Workload):
         return self._sparse_matrix(self.shape[0], self.maps[0])
 
     def _compute_traces(self) -> dict[int, float]:
-        """Return the traces on the total and on the rest."""
+        """Return the traces on the total and on its complement."""
         matrix = self.merged_matrix
         total = float((np.asarray(matrix.sum(axis=1)) ** 2).sum() / self.shape[0])
         return {0: total, 1: float((matrix.data**2).sum()) - total}
