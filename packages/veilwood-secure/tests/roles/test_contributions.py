@@ -132,5 +132,5 @@ def test_servers_train_only_what_all_owners_have_signed(here: Place) -> None:
     here.owner("north").contribute(X[:250], Y[:250])
     here.servers[1]._task_states["scale"].checkpoint.approvals.clear()
     here.owner("south").contribute(X[250:], Y[250:])
-    with pytest.raises(PartyError, match="north did not sign what is to be trained"):
+    with pytest.raises(PartyError, match="north did not sign this training run"):
         here.owner("north").wait(60)

@@ -103,7 +103,7 @@ def test_requests_are_signed_for_whom_they_are_and_certificates_fit_their_key(tm
     with pytest.raises(VeilwoodError, match="not a request"):
         sign_request(people, b"hello", north)
     other = sign_request(people, request_certificate(tmp_path / "other", north), north)
-    with pytest.raises(VeilwoodError, match="not the one that owner north asked for"):
+    with pytest.raises(VeilwoodError, match="not the one that owner north requested"):
         install_certificate(tmp_path / "north", other, north)
     install_certificate(tmp_path / "north", sign_request(people, request, north), north)
     with pytest.raises(VeilwoodError, match="has no open certificate request"):

@@ -84,7 +84,7 @@ def test_columns_of_the_same_rows(tmp_path: Path) -> None:
         assert bank.schema.feature_names == (names[0], names[2])
         assert not bank.holds_target
         bank.contribute(X[[names[0], names[2]]])
-        with pytest.raises(PartyError, match="another number of rows than owner bank") as caught:
+        with pytest.raises(PartyError, match="a different number of rows from owner bank") as caught:
             clinic.contribute(X[[names[1], names[3]]][1:], Y[1:])
         assert caught.value.party == "owner clinic"
         clinic.contribute(X[[names[1], names[3]]], Y)

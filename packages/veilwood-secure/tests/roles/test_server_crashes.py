@@ -207,7 +207,7 @@ def test_older_files_are_refused_by_name(here: Place) -> None:
     shutil.rmtree(place_of)
     shutil.copytree(here.folder / "backup", place_of)
     here.start()
-    with pytest.raises(PartyError, match="server 1 came back with older files") as caught:
+    with pytest.raises(PartyError, match="server 1 restarted with older files") as caught:
         contribute(here, "south")
     assert caught.value.party == "server 1"
 

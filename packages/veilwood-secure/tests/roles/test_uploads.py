@@ -104,7 +104,7 @@ def test_a_model_is_not_served_to_the_users_of_another_task(here: Place) -> None
 def test_the_same_rows_under_two_names_are_refused(here: Place) -> None:
     north = here.owner("north")
     north.contribute(X[:100], Y[:100], part="first", more=True)
-    with pytest.raises(VeilwoodError, match="these rows are there already, as part 'first'"):
+    with pytest.raises(VeilwoodError, match="these rows were already sent as part 'first'"):
         north.contribute(X[:100], Y[:100], part="second")
     north.contribute(X[100:250], Y[100:250], part="second")
     assert here.servers[0]._task_states["scale"].complete_uploads["north"][1] == 250
@@ -122,7 +122,7 @@ def test_a_task_that_was_retired_begins_anew_also_at_a_server_that_was_set_back(
     shutil.rmtree(checkpoints)
     shutil.copytree(backup, checkpoints)
     here.start()
-    with pytest.raises(PartyError, match="server 1 came back with older files"):
+    with pytest.raises(PartyError, match="server 1 restarted with older files"):
         contribute(here, "south")
     here.owner("north").retire()
     contribute(here, "north")
@@ -130,7 +130,7 @@ def test_a_task_that_was_retired_begins_anew_also_at_a_server_that_was_set_back(
     shutil.rmtree(checkpoints)  # and is found out when it is set back once more
     shutil.copytree(backup, checkpoints)
     here.start()
-    with pytest.raises(PartyError, match="server 1 came back with older files"):
+    with pytest.raises(PartyError, match="server 1 restarted with older files"):
         contribute(here, "south")
     here.owner("north").retire()
     contribute(here)

@@ -247,7 +247,7 @@ class Config:
         try:
             own, shared = read_json(read_text(file)), read_json(read_text(file.parent / TASKS_FILE))
             if set(shared) != set(_SHARED_FIELDS) or set(own) & set(shared):
-                raise ValueError(f"{TASKS_FILE} has {', '.join(_SHARED_FIELDS)} and {CONFIG_FILE} the rest")
+                raise ValueError(f"{TASKS_FILE} must have {', '.join(_SHARED_FIELDS)}, {CONFIG_FILE} the other fields")
             data = own | shared
             data["servers"] = tuple(Address(**address) for address in data["servers"])
             data["tasks"], data["faulty"] = _parse_tasks(data["tasks"])
