@@ -177,7 +177,8 @@ def test_an_inferred_schema_promises_nothing(estimator: Any) -> None:
 MECHANISMS = {"privacy.noise", "privacy.joint_noise", "privacy.selection", "privacy.time_factors"}
 MAY_IMPORT_MECHANISMS = {
     "privacy.adaptive_budget", "privacy.joint_noise", "privacy.selection", "privacy.steps", "privacy.door",
-    "privacy.time_factors", "forests.matrix.strategies", "forests.adaptive.private_forest", "veilwood_audit.attacks", "veilwood_audit.worst_pair",
+    "privacy.time_factors", "forests.matrix.strategies", "forests.adaptive.private_forest",
+    "veilwood_audit.attacks", "veilwood_audit.worst_pair",
     "models.checks", "models.measurements", "release_pack.pack", "search", "series",
     "veilwood_audit.noninterference", "veilwood_papers.not_private",
     "veilwood_secure.protocols.hidden_forest", "veilwood_secure.protocols.joint_forest",

@@ -258,7 +258,8 @@ def hostile_words(count: int, rng: np.random.Generator, capsys: pytest.CaptureFi
         assert code in (0, 2, 3, 4, 5), (words, err)
         assert "Traceback" not in out + err, words
         help_page = (code, err[:6]) == (2, "Usage:")  # no command was given
-        assert code in (0, 5) or help_page or err.startswith(("error: ", '{"error"')) or "warning: " in err, (words, err)
+        one_line = err.startswith(("error: ", '{"error"')) or "warning: " in err
+        assert code in (0, 5) or help_page or one_line, (words, err)
 
 
 def hostile(count: int, seeds: dict[str, bytes], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,7 +79,7 @@ COMMANDS: Final = {
     "export": _Command("Write a model as ONNX, or its measurements as Parquet.", "models:export"),
     "sign": _Command("Sign a model or a plan.", "models:sign"),
     "verify": _Command("Verify the signature of a model, a plan or a release pack.", "models:verify"),
-    "pack": _Command("Write a signed release pack: a model and all documents of its release.", "pack:pack"),
+    "pack": _Command("Write a signed release pack: a model with all its documents.", "pack:pack"),
     "ledger": _Command("Create, show, verify or resolve a ledger.", "ledger:ledgers"),
     "doctor": _Command("Check this installation.", "doctor:doctor"),
     "audit": _Command("Attack an estimator, a model file or another library.", extra="audit"),

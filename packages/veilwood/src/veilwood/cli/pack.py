@@ -42,7 +42,7 @@ def pack(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a signed release pack: a model and all documents of its release.
+    """Write a signed release pack: a model with all its documents.
 
     The folder contains the model, certificate, plan, schema with the sources of its bounds, measurements, report, model
     card, an extract of the ledger, a record for the registry of deployments, a checklist based on NIST SP 800-226, a

@@ -189,7 +189,11 @@ MUTANTS: dict[str, tuple[str, type, int]] = {
 
 
 def answer_wrongly(monkeypatch: pytest.MonkeyPatch, kind: type, change: Callable[[Any, Any], Any]) -> None:
-    """Plant a mutant: queries of one kind are answered by ``change``, which gets the query and the rows."""
+    """Plant a mutant: queries of one kind are answered by ``change``, which gets the query and the rows.
+
+    Queries that one loop would answer together are answered one by one, each by ``change`` if it has this kind.
+    """
+    monkeypatch.setattr(row_backend.MemoryBackend, "run_together", counts.RowBackend.run_together)
     monkeypatch.setattr(
         row_backend, "answer_query",
         lambda query, rows, **options: (
