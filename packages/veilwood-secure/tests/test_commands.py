@@ -105,7 +105,7 @@ def test_servers_of_a_new_task_check_one_another_where_they_can(
 
 
 def test_the_names_beside_the_words_of_the_field_exist() -> None:
-    table = DOCS.partition("| word of the field |")[2].partition("\n\n")[0]
+    table = DOCS.partition("| term | name in Veilwood |")[2].partition("\n\n")[0]
     names = {
         name.rpartition(".")[2]
         for line in table.splitlines()[2:]

@@ -194,7 +194,7 @@ def test_rows_that_change_between_passes_are_refused(here: None) -> None:
     frame = clinic_rows()
     restless = as_dask(frame).map_partitions(shuffled, meta=frame.iloc[:0])
     ledger = MemoryLedger()
-    with pytest.raises(VeilwoodError, match="different order") as refusal:
+    with pytest.raises(VeilwoodError, match="between two passes") as refusal:
         fitted("median", restless, ledger=ledger)
     assert "counts as spent" in refusal.value.__notes__[0]
     assert [entry.state for entry in ledger.entries()] == ["reserved"]
@@ -252,7 +252,7 @@ def test_what_is_no_frame_is_refused(here: None) -> None:
         FORESTS["shared"]().fit(frame[["age", "ward"]])
     with pytest.raises(OutOfSchemaError, match="column 'more'"):
         FORESTS["shared"]().fit(frame.assign(more=1))
-    with pytest.raises(OutOfSchemaError, match="not a table of Dask"):
+    with pytest.raises(OutOfSchemaError, match="not a frame of Dask"):
         FORESTS["shared"]().fit(frame["age"].to_dask_array())
     with pytest.raises(VeilwoodError, match="stay on the cluster"):
         vw.MatrixForestPredictor(CLINIC, max_depth=2).fit(frame)

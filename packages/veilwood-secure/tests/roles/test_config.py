@@ -30,7 +30,7 @@ def test_configurations_are_read_as_written(tmp_path: Path) -> None:
         assert (again.role, again.name, again.servers, again.tasks) == (
             config.role, config.name, config.servers, config.tasks,
         )  # fmt: skip
-    with pytest.raises(VeilwoodError, match="has a task 'scale' already"):
+    with pytest.raises(VeilwoodError, match="already has a task 'scale'"):
         set_up_roles(tmp_path, TASK, addresses=[Address("host", 1, 2)] * 3)
     keys = {path: path.read_bytes() for path in tmp_path.rglob("key.pem")}
     set_up_roles(

@@ -46,7 +46,7 @@ def test_more_rows_than_words_can_count_are_refused_whatever_others_sent(tmp_pat
     task_state.checkpoint.parts["north"] = {"rows": {"upload": "x", "rows": most, "held": [], "more": True}}
     task_state.reject_too_many_rows("north", "rows", most)  # in its place
     task_state.reject_too_many_rows("south", "rows", most)
-    with pytest.raises(DomainTooLargeError, match="more rows"):
+    with pytest.raises(DomainTooLargeError):
         task_state.reject_too_many_rows("north", "others", 1)
     task_state.checkpoint.parts["south"] = {
         str(part): {"upload": str(part), "rows": 1, "held": []} for part in range(1000)
