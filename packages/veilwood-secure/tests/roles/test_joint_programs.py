@@ -149,6 +149,27 @@ def test_an_owner_that_one_server_has_lost_comes_again_by_itself(room: Place, mo
         assert [entry.state for entry in server._ledger.entries()] == ["committed"]
 
 
+def test_an_owner_that_comes_while_a_run_without_it_ends_tries_again_by_itself(
+    room: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Server 0 began a run on a lost connection of south just when south is back, and gives it up soon after."""
+    admit, raced = Server._admit_owner, list[str]()
+
+    def admit_late(own: Server, channel: Any, task_state: TaskState, *more: Any) -> str:
+        name = admit(own, channel, task_state, *more)
+        if own is room.servers[0] and channel.peer.name == "south" and not raced:
+            raced.append(name)
+            task_state.is_training = True
+            threading.Timer(0.2, setattr, (task_state, "is_training", False)).start()
+        return name
+
+    monkeypatch.setattr(Server, "_admit_owner", admit_late)
+    attend(room)
+    assert raced
+    room.settle()
+    assert_charged_once(room)
+
+
 def test_rows_are_not_contributed_where_owners_attend_and_other_plans_are_refused(
     room: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -332,7 +332,7 @@ class Client:
         return self._request_record("POST", f"/v1/models/{model}/quote", json=body)
 
     def answer(self, model: str, rows: Rows, epsilon: float | None = None) -> Json:
-        """Answer a batch of private queries. The batch is charged once: a repeated batch or a retry spends nothing."""
+        """Ask a private predictor about a batch of public rows. The batch is charged once, even if repeated."""
         body = {"rows": _to_row_dicts(rows), "epsilon": epsilon}
         return self._request_record("POST", f"/v1/models/{model}/answers", json=body)
 

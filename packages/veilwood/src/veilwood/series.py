@@ -513,7 +513,7 @@ class ReleaseSeries:
         return Encoding(schema, self._design.encoding.numeric, first_by=PERIOD_COLUMN)
 
     def _make_count(self) -> Any:
-        """Return the count of the trees, without weights."""
+        """Return the step that counts rows in the trees, without the weights of periods."""
         count: Any = self._method.make_count(self._design)
         if self._terms.tree_column is not None:
             trees = ColumnAssignment(len(self._schema.features) + 1, self._design.plan.layout.trees)

@@ -154,7 +154,7 @@ class CellSqlWriter:
         row_hash: KeyedRowHash | None = None,
         columns: int = 0,
     ) -> Iterator[str]:
-        """Return the queries that sum the rows of tables; ``rows`` is a table or a query."""
+        """Return the queries that compute contingency tables; ``rows`` is a table or a query."""
         if row_hash is not None:
             rows = self.hashed_rows(rows, row_hash.key, [f"f{i}" for i in range(columns)])
         inner, before = rows, ""

@@ -598,7 +598,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                 agree_on_facts(links, {"trained": held})
             raise UseError(f"task {task_state.task.name!r} is already trained. Hint: retire it first.")
         with task_state.lock:
-            task_state.reject_if_training()
+            task_state.reject_if_training(may_retry=task_state.program.needs_online_owners)
             task_state.failure = None
             if (
                 task_state.model is not None
@@ -608,7 +608,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
 
     def _keep_online(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         """Keep the connection of an online owner until the servers have trained."""
-        program, owner, here = task_state.program, channel.peer.name, f"server {self.party}"
+        program, owner = task_state.program, channel.peer.name
         if not program.needs_online_owners:
             raise UseError(
                 f"task {task_state.task.name!r} does not accept more rows. Hint: call contribute once, with all rows."
@@ -618,8 +618,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                 f"{channel.peer} plans another training. Hint: check that all parties run the same version.",
                 party=str(channel.peer),
             )
-        if task_state.is_training:  # that training run uses lost connections of this owner and ends soon
-            raise transport.LostError(f"{here} still trains {task_state.task.name!r}.", party=here)
+        task_state.reject_if_training(may_retry=True)  # that run uses lost connections of this owner and ends soon
         self._store_approval(channel, task_state, fields)
         channel.limit = self.config.largest_message
         channel.send_fields(received=True)
@@ -629,7 +628,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         with self._sessions.open_session(session, task_state.task.name) as links:
             self._admit_owner(channel, task_state, links, {"task": task_state.task.fingerprint(), "owner": owner})
             with task_state.lock:
-                task_state.reject_if_training()
+                task_state.reject_if_training(may_retry=True)  # a run may have begun since
                 task_state.online_sessions[owner], task_state.owner_channels[owner], ended = (
                     (session, 1),
                     channel,

@@ -17,7 +17,7 @@ from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.roles.checkpoints import Checkpoint, StoredModel
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.program import Program
-from veilwood_secure.roles.transport import Channel
+from veilwood_secure.roles.transport import Channel, LostError
 from veilwood_secure.roles.uploads import join_pieces, max_rows_per_piece, piece_row_counts, split_piece
 
 MAX_BYTES_ON_DISK: Final = 1 << 36
@@ -114,8 +114,10 @@ class TaskState:
         """Return True if an upload of a part has not been replaced by a later one."""
         return self.checkpoint.parts.get(owner, {}).get(part) is upload_entry
 
-    def reject_if_training(self) -> None:
-        """Raise UseError while the servers train."""
+    def reject_if_training(self, *, may_retry: bool = False) -> None:
+        """Raise UseError while the servers train, or LostError if the peer should try again by itself."""
+        if self.is_training and may_retry:
+            raise LostError(f"task {self.task.name!r} is still being trained.")
         if self.is_training:
             raise UseError(f"task {self.task.name!r} is being trained. Hint: wait for the result.")
 

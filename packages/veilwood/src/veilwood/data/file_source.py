@@ -265,7 +265,7 @@ class CheckResult:
     counts: dict[str, dict[str, int]]
 
     def format_counts(self) -> str:
-        """Return the counts as a table with one line per column that has any such value."""
+        """Return the counts as a table with one line per column that has a missing, clamped or unknown value."""
         kinds = ("missing", "below", "above", "other")
         lines: list[tuple[str, ...]] = [("column", *kinds)]
         lines += [

@@ -252,7 +252,7 @@ def load_to_audit(path: str | PathLike[str]) -> tuple[BaseForest, list[Check]]:
 
 
 def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> BaseForest:
-    """Return the model. Append the checks of its certificate to ``checks``, or raise if one fails and it is None."""
+    """Return the model. Append certificate checks to ``checks``; if that is None, raise on the first failure."""
     metadata, arrays = parts
     for name, array in arrays.items():
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():

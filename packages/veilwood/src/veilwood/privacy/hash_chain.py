@@ -179,7 +179,7 @@ def append_genesis(connection: Connection, budget: Loss | None, population: str 
 def append_event(
     connection: Connection, head: str, event: Mapping[str, object], entry: int | None = None
 ) -> tuple[int, str]:
-    """Write an event and return its entry and hash. Without ``entry``, the event starts a new entry with its number."""
+    """Write an event and return its entry and hash. Without ``entry``, start a new one, numbered after the event."""
     number = int(connection.execute("SELECT coalesce(max(number), 0) + 1 FROM events").fetchone()[0])
     entry = number if entry is None else entry
     body = _canonical_json({**event, "entry": entry, "time": datetime.now(UTC).isoformat(timespec="milliseconds")})

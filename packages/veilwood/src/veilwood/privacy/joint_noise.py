@@ -227,11 +227,11 @@ class JointLaplace(LaplaceMechanism, kind="JointLaplace"):
         return self.moments.total
 
     def norm(self, x: ArrayLike) -> int:
-        """Return the norm of changes by cell and class: the sum over classes of the largest L1 norm of a table."""
+        """Return the norm of changes by cell and class: per class, the largest L1 norm of any table, summed."""
         return int(self.class_norms(x).sum())
 
     def class_norms(self, x: ArrayLike) -> Ints:
-        """Return the largest L1 norm of a table, per class. Raise MechanismError if rows cannot cause the change."""
+        """Return the largest L1 norm among the tables, for each class. Raise MechanismError if no rows can cause it."""
         change = require_integers("x", x)
         self._check_totals(change)
         return np.asarray(np.add.reduceat(np.abs(change), self._table_starts, axis=0).max(axis=0), np.int64)

@@ -400,7 +400,7 @@ class SeriesNoise(Mechanism, kind="SeriesNoise"):
 
 
 class SeriesStep(StepKind):
-    """Kinds of steps that are released once in a series, before its first release, with noise of their own."""
+    """Kinds of steps that are measured once per series, before the first release, each with its own noise."""
 
     CHOICE = "choice of tables"
 
@@ -519,9 +519,7 @@ class SeriesTerms:
                 assert loss.epsilon is not None
                 noise = DiscreteLaplace(Fraction(norm) / loss.epsilon)
             case _:
-                raise PlanError(
-                    f"step {step.name!r} is not a count with noise, so that it cannot be released in a series."
-                )
+                raise PlanError(f"step {step.name!r} is not a count with noise, so it cannot be released in a series.")
         return replace(step, loss=loss, mechanism=noise if once else SeriesNoise(noise, self.factor, self.release))
 
     def _notes(self) -> dict[str, str]:

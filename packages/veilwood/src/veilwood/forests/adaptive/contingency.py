@@ -224,7 +224,7 @@ def posterior_counts(histogram: Floats | Ints, prior: Floats, variance: float, n
     The bins are split recursively into halves of equal prior mass. A uniform split of r rows has
     variance r^2 / 12. So the best linear estimate adds the fraction (r^2 / 12) / (r^2 / 12 + noise) of the deviation
     from the prior that the histogram shows: a noisy histogram falls back to the prior. If r exceeds
-    ``PEAK_DEVIATIONS`` standard deviations of the noise, a half below ``EMPTY_DEVIATIONS`` of its own gets no rows.
+    ``PEAK_DEVIATIONS`` standard deviations of the noise, a half with less than ``EMPTY_DEVIATIONS`` gets no rows.
 
     >>> posterior_counts(np.array([0, 90, 110, 0]), np.full(4, 0.25), 1.0, 200).round().tolist()
     [0.0, 90.0, 110.0, 0.0]

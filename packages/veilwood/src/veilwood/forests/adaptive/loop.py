@@ -728,7 +728,7 @@ def _candidate_tables(fit: Fit, state: State, bins: int, sets: list[tuple[int, .
 
 
 def _cell_rows(state: State, table: ContingencyTable, counts: Floats, variance: float) -> Floats:
-    """Return the rows per cell: noisy counts and the product of histograms, weighted by precision."""
+    """Return estimated rows per cell: the precision-weighted mean of noisy counts and the product of histograms."""
     prior: Floats = np.ones(1)
     for axis in table.axes:
         prior = np.outer(prior, state.bounds.group_fractions(axis)).ravel()

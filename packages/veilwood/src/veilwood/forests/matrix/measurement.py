@@ -104,7 +104,7 @@ def plan_measurement(
     n_columns : int
         Number of columns of the measured tables: one per class, or a single one.
     features : sequence of str
-        Names of the workload's features, for step names.
+        Names of the workload's features, as used in step names.
     votes : bool
         Whether the table holds labels of leaves instead of counts of rows; a row can change one label.
     payload : dict, optional
@@ -145,7 +145,7 @@ def plan_measurement(
 
 
 def _table_names(strategy: Strategy, features: Sequence[str]) -> list[str]:
-    """Return the names of the measured tables for step names."""
+    """Return the names of the measured tables, as used in step names."""
     if not isinstance(strategy, Marginals) or not features:
         return [f"{strategy.name}, table {place}" for place in range(1, len(strategy.tables) + 1)]
     names = [" x ".join(features[i] for i in features_of) or "total" for features_of in strategy.weights]
